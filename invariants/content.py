@@ -1,0 +1,67 @@
+"""Content: every read finds what it should (R5.5, R6, R7). The shadow worker has compared; this says what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvcheck.invariants.ledger import Ledger
+from kvcheck.invariants.moment import Moment
+from kvcheck.invariants.registry import Finding, Severity, invariant
+from kvcheck.model.shadow import WrongRead
+
+
+def _wrong(moment: Moment, what: str) -> Iterator[Finding]:
+    for read in moment.wrong:
+        if read.what == what and (what == "store" or moment.alive(read.label)):
+            yield Finding(_sentence(read), (read.group,))
+
+
+def _sentence(read: WrongRead) -> str:
+    return (
+        f"{read.label} reads position {read.position} in group {read.group} (column {read.column}, block {read.block}) "
+        f"and finds {read.held} instead of {read.expected}"
+    )
+
+
+@invariant(
+    "content.attention",
+    "attention reads this request's own prefix at every position it attends to",
+    Severity.CORRUPTION,
+    "R2 R5.5 R8.2.3",
+)
+def attention(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
+    """Prefix, window or chunk, judged when the step runs."""
+    return _wrong(moment, "forward")
+
+
+@invariant(
+    "content.state",
+    "a recurrent layer starts from the state after exactly this request's computed tokens",
+    Severity.CORRUPTION,
+    "R2.9 R5.5.3 #29387 #51113",
+)
+def state(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
+    """The one state that a Mamba group reads."""
+    return _wrong(moment, "state")
+
+
+@invariant(
+    "content.store",
+    "a connector reads finished content from the blocks that it was told to keep",
+    Severity.CORRUPTION,
+    "R7 #45357",
+)
+def store(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
+    """Blocks whose return waits for the connector must not change."""
+    return _wrong(moment, "store")
+
+
+@invariant(
+    "content.draft",
+    "the drafter's layers read content that goes with this request's next tokens",
+    Severity.DRAFT_QUALITY,
+    "R1.21 R4.5 R4.8",
+)
+def draft(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
+    """Costs accepted drafts, never a right answer."""
+    return _wrong(moment, "draft")

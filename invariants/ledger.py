@@ -1,0 +1,148 @@
+"""What the checks need to remember of the moments before: keys, allocations under way, steps, progress.
+
+The key map here is fed by the event log alone, so at every event it says what was registered at that instant; a
+view at the end of a pass could not, because one pass looks up, evicts and registers for several requests.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from kvcheck.invariants.moment import Moment
+from kvcheck.model.actions import Arrive
+from kvcheck.model.content import Prefixes
+from kvcheck.model.layout import Layout
+from kvcheck.model.observation import (
+    Begin,
+    Clear,
+    Drop,
+    End,
+    Estimate,
+    Event,
+    Lookup,
+    Promises,
+    Register,
+    Retold,
+    Take,
+    Touch,
+)
+from kvcheck.model.shadow import Shadow
+
+Key = tuple[int, int, int]
+"""Group, prefix length in tokens, name."""
+
+
+class Allocation:
+    """One allocation under way: what was estimated for the step and what was taken, by group, in blocks."""
+
+    def __init__(self, begin: Begin, groups: int) -> None:
+        self.begin = begin
+        self.estimates: list[int | None] = [None] * groups
+        self.taken = [0] * groups
+        self.revived = [0] * groups
+
+
+class Ledger:
+    """Facts of one run so far. ``keys``: block -> its registration, by key. ``ever``: keys registered since the last
+    reset. ``due``: registrations whose step has not run yet, with the number of the pass that they wait for."""
+
+    def __init__(self, layout: Layout, promises: Promises, shadow: Shadow) -> None:
+        self.layout = layout
+        self.promises = promises
+        self.shadow = shadow
+        self.keys: dict[Key, dict[int, Register]] = {}
+        self.by_block: dict[tuple[int, int], set[Key]] = {}
+        self.ever: set[Key] = set()
+        self.allocation: Allocation | None = None
+        self.lookups: dict[str, Lookup] = {}
+        self.due: deque[tuple[int, Register]] = deque()
+        self.scheduled = 0
+        self.executed = 0
+        self.prefixes: dict[str, Prefixes] = {}
+        self.arrivals: dict[str, Arrive] = {}
+        self.high_water: dict[str, int] = {}
+        self.passes_without_progress = 0
+        self.frozen_passes = 0
+        self.paused = False
+        self.announced: set[tuple[int, int, int]] = set()
+        self.moment: Moment | None = None
+
+    # ---- names ---------------------------------------------------------------------------------------------------
+
+    def key(self, group: int, label: str, length: int) -> Key:
+        """The key under which a prefix of this request's tokens is registered."""
+        return group, length, self.prefixes[label].id_of(length + self.promises.hash_lookahead)
+
+    def has(self, group: int, label: str, length: int) -> bool:
+        """Whether that prefix is registered in the group now."""
+        return self.key(group, label, length) in self.keys
+
+    # ---- feeding -------------------------------------------------------------------------------------------------
+
+    def begin(self, moment: Moment) -> None:
+        """An action has happened; its events follow."""
+        self.moment = moment
+        if isinstance(moment.action, Arrive) and not moment.observation.skipped:
+            self._arrive(moment.action, moment.action.prompt)
+        if moment.observation.plan is not None:
+            self.scheduled = moment.observation.plan.seq
+
+    def apply(self, event: Event) -> None:
+        """Book one event."""
+        if isinstance(event, Register):
+            self._register(event)
+        elif isinstance(event, Drop):
+            self._drop((event.group, event.length, event.key), event.block)
+        elif isinstance(event, Take):
+            if self.allocation is not None and event.group >= 0:
+                self.allocation.taken[event.group] += len(event.blocks)
+        elif isinstance(event, Touch):
+            if self.allocation is not None and event.group >= 0:
+                self.allocation.revived[event.group] += event.revived
+        elif isinstance(event, Estimate):
+            if self.allocation is not None and not event.admission:
+                self.allocation.estimates[event.group] = event.blocks
+        elif isinstance(event, Begin):
+            self.allocation = Allocation(event, len(self.layout.groups))
+        elif isinstance(event, End):
+            self.allocation = None
+        elif isinstance(event, Lookup):
+            self.lookups[event.label] = event
+        elif isinstance(event, Retold):
+            self._arrive(self.arrivals[event.label], event.tokens)
+        elif isinstance(event, Clear):
+            self.keys.clear()
+            self.by_block.clear()
+            self.ever.clear()
+            self.due.clear()
+
+    def end(self, moment: Moment) -> None:
+        """All events of the action are booked."""
+        if moment.executed is not None:
+            self.executed = moment.executed.seq
+
+    def _arrive(self, arrival: Arrive, tokens: tuple[int, ...]) -> None:
+        self.arrivals[arrival.label] = arrival
+        self.prefixes[arrival.label] = Prefixes(tokens, arrival.salt, arrival.adapter)
+
+    def _register(self, event: Register) -> None:
+        key = event.group, event.length, event.key
+        self.keys.setdefault(key, {})[event.block] = event
+        self.by_block.setdefault((event.group, event.block), set()).add(key)
+        self.ever.add(key)
+        if event.label:
+            self.due.append((self.scheduled, event))
+
+    def _drop(self, key: Key, block: int) -> None:
+        blocks = self.keys.get(key)
+        if blocks is None:
+            return
+        blocks.pop(block, None)
+        if not blocks:
+            del self.keys[key]
+        group = key[0]
+        held = self.by_block.get((group, block))
+        if held is not None:
+            held.discard(key)
+            if not held:
+                del self.by_block[group, block]

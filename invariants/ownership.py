@@ -1,0 +1,109 @@
+"""Ownership: reference counts, the free queue, and who holds which block (R1.12, R1.13, R8.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvcheck.invariants.ledger import Ledger
+from kvcheck.invariants.moment import Moment
+from kvcheck.invariants.registry import Finding, Severity, invariant
+
+NULL_BLOCK = 0
+
+
+@invariant(
+    "ownership.references",
+    "a block's reference count is the number of its holders",
+    Severity.CORRUPTION,
+    "R1.12 R6.3 #33775",
+)
+def references(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
+    """Holders are columns of tables, ends of pending copies, fenced frees and pins."""
+    view = moment.view
+    if view is None:
+        return
+    held = [0] * len(view.refs)
+    for tables in view.tables.values():
+        for table in tables:
+            for block in table:
+                held[block] += 1
+    for block, count in view.holders:
+        held[block] += count
+    held[NULL_BLOCK] = 0
+    if tuple(held) != view.refs:
+        block = next(b for b, count in enumerate(held) if count != view.refs[b])
+        few = "fewer" if view.refs[block] < held[block] else "more"
+        yield Finding(f"block {block} counts {view.refs[block]} references and has {held[block]} holders", detail=few)
+
+
+@invariant(
+    "ownership.free-queue",
+    "the free queue holds each unreferenced block once, and nothing else",
+    Severity.CORRUPTION,
+    "R1.13 #42571",
+)
+def free_queue(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
+    """A block in the queue twice gets two owners; one missing is lost."""
+    view = moment.view
+    if view is None:
+        return
+    queued = set(view.free)
+    if len(queued) != len(view.free):
+        yield Finding("the free queue holds a block twice", detail="twice")
+    if view.free_count != len(view.free):
+        yield Finding(f"the pool counts {view.free_count} free blocks, the queue has {len(view.free)}", detail="count")
+    if NULL_BLOCK in queued:
+        yield Finding("the null block is in the free queue", detail="null")
+    for block, count in enumerate(view.refs):
+        if block != NULL_BLOCK and (count == 0) != (block in queued):
+            where = "in" if block in queued else "not in"
+            yield Finding(f"block {block} has {count} references and is {where} the free queue", detail="state")
+            return
+
+
+@invariant(
+    "ownership.one-hand",
+    "a block stands in two tables only at the same column of the same group, and in one table only once",
+    Severity.CORRUPTION,
+    "R1.2 R1.4 #33775",
+)
+def one_hand(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
+    """Sharing is sharing of a prefix: same group, same column."""
+    view = moment.view
+    if view is None:
+        return
+    place: dict[int, tuple[int, int, str]] = {}
+    for label, tables in view.tables.items():
+        for group, table in enumerate(tables):
+            for column, block in enumerate(table):
+                if block == NULL_BLOCK:
+                    continue
+                there = place.setdefault(block, (group, column, label))
+                if there[:2] != (group, column) or (there[2] == label and there != (group, column, label)):
+                    yield Finding(
+                        f"block {block} is column {column} of group {group} of {label} and column {there[1]} of "
+                        f"group {there[0]} of {there[2]}",
+                        (group, there[0]),
+                    )
+                    return
+
+
+@invariant(
+    "ownership.leak",
+    "with no request left and nothing outstanding, every block but the null block is free",
+    Severity.LEAK,
+    "R8.7 #46283",
+    kind="eventually",
+)
+def leak(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
+    """Judged whenever the server is idle."""
+    view = moment.view
+    if view is None or view.requests or moment.in_flight or moment.pending_loads or moment.pending_stores:
+        return
+    if moment.unreported or view.deferred:
+        return
+    if len(view.free) != len(view.refs) - 1:
+        lost = [b for b, count in enumerate(view.refs) if count and b != NULL_BLOCK]
+        yield Finding(f"the server is idle and {len(lost)} blocks are not free: {lost[:8]}")
+    if view.tables and any(any(table) for tables in view.tables.values() for table in tables):
+        yield Finding("the server is idle and tables still hold blocks", detail="tables")

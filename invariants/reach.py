@@ -1,0 +1,87 @@
+"""From first principles: which hits the registered keys allow (R2, R4). No search of the server's is repeated here."""
+
+from __future__ import annotations
+
+from kvcheck.invariants.ledger import Ledger
+from kvcheck.model.arith import ceil_div, round_down
+
+
+def longest_hit(ledger: Ledger, label: str, cap: int, above: int) -> int:
+    """The longest hit, in tokens, that every group can serve now for this request, or ``above`` if none is longer.
+
+    Strict on purpose, because it is a lower bound: an EAGLE group must have the unit that it looks further for,
+    and nothing past ``cap`` is counted on.
+    """
+    layout, step = ledger.layout, ledger.promises.partial_hits and ledger.layout.hash_block
+    granularity = step or layout.scheduler_block
+    length = round_down(cap - ledger.promises.hash_lookahead + 1, granularity)
+    length = min(length, round_down(cap, granularity))
+    groups = sorted(range(len(layout.groups)), key=lambda g: layout.groups[g].kind != "mamba")
+    while length > above:
+        if all(serves(ledger, label, g, length, cap) for g in groups):
+            return length
+        length -= granularity
+    return above
+
+
+def serves(ledger: Ledger, label: str, group: int, length: int, cap: int) -> bool:
+    """Whether this group has all that a hit of ``length`` tokens needs (R2), its EAGLE unit included."""
+    spec, size = ledger.layout.groups[group], ledger.layout.block_tokens(group)
+    if spec.kind == "mamba":
+        return ledger.has(group, label, length)
+    end = length
+    if group in ledger.promises.drops:
+        end += _unit(ledger, group)
+        if end > cap:
+            return False
+    if spec.kind in ("full", "mla"):
+        return _whole_prefix(ledger, label, group, end, cap)
+    if end % size:
+        return False
+    if spec.kind == "sliding_window":
+        first = max(0, length // size - ceil_div(spec.window - 1, size))
+    else:
+        first = length // spec.chunk * spec.chunk // size
+    return all(ledger.has(group, label, (i + 1) * size) for i in range(first, end // size))
+
+
+def _unit(ledger: Ledger, group: int) -> int:
+    """How much further an EAGLE group looks, in tokens (R4)."""
+    spec, size, h = ledger.layout.groups[group], ledger.layout.block_tokens(group), ledger.layout.hash_block
+    return h if ledger.promises.partial_hits and spec.fine_grained and size > h else size
+
+
+def _whole_prefix(ledger: Ledger, label: str, group: int, end: int, cap: int) -> bool:
+    """Full attention: every whole block, and any key at or past the end within the last one."""
+    size, h = ledger.layout.block_tokens(group), ledger.layout.hash_block
+    if not all(ledger.has(group, label, (i + 1) * size) for i in range(end // size)):
+        return False
+    if end % size == 0:
+        return True
+    last = min(round_down(end, size) + size, cap + 1 - ledger.promises.hash_lookahead, cap)
+    return any(ledger.has(group, label, at) for at in range(end, last + 1, h))
+
+
+def needed_columns(ledger: Ledger, group: int, length: int) -> range:
+    """Columns that must hold a block for a hit of ``length`` tokens (R2)."""
+    spec, size = ledger.layout.groups[group], ledger.layout.block_tokens(group)
+    end = ceil_div(length, size)
+    if length == 0:
+        return range(0)
+    if spec.kind == "mamba":
+        return range(end - 1, end)
+    if spec.kind == "sliding_window":
+        return range(max(0, length // size - ceil_div(spec.window - 1, size)), end)
+    if spec.kind == "chunked_local":
+        return range(length // spec.chunk * spec.chunk // size, end)
+    return range(end)
+
+
+def block_serves(ledger: Ledger, label: str, group: int, block: int, column: int, length: int) -> bool:
+    """Whether a block has a key of this request's tokens that covers ``column`` up to ``length``."""
+    spec, size, h = ledger.layout.groups[group], ledger.layout.block_tokens(group), ledger.layout.hash_block
+    until = min(length, (column + 1) * size)
+    if spec.kind == "mamba":
+        return block in ledger.keys.get(ledger.key(group, label, until), {})
+    last = (column + 1) * size
+    return any(block in ledger.keys.get(ledger.key(group, label, at), {}) for at in range(until, last + 1, h))

@@ -1,0 +1,168 @@
+"""Registration: a published key names what the block holds, and what should be published is (R5, R6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvcheck.invariants.ledger import Ledger
+from kvcheck.invariants.moment import Moment
+from kvcheck.invariants.registry import Finding, Severity, invariant
+from kvcheck.model.arith import round_down
+from kvcheck.model.observation import Announce, Commit, Register
+
+
+def _due(ledger: Ledger) -> Iterator[Register]:
+    """Registrations whose step has run by now, if they still stand."""
+    while ledger.due and ledger.due[0][0] <= ledger.executed:
+        _, event = ledger.due.popleft()
+        if event.block in ledger.keys.get((event.group, event.length, event.key), {}):
+            yield event
+
+
+@invariant(
+    "registration.names",
+    "once its step has run, a published key names what the block holds",
+    Severity.CORRUPTION,
+    "R5.5.1 R6.6 R6.9 #51113",
+)
+def names(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
+    """New keys when their step has run, and all keys of blocks that a step or a load has written."""
+    if moment.observation.failure is not None:
+        return
+    dirty, moment.shadow.dirty = moment.shadow.dirty, set()
+    suspects = {id(event): event for event in _due(ledger)}
+    waiting = {(event.group, event.length, event.key, event.block) for _, event in ledger.due}
+    for group in range(len(ledger.layout.groups)):
+        for block in dirty:
+            for key in ledger.by_block.get((group, block), ()):
+                event = ledger.keys[key][block]
+                if event.label and (*key, block) not in waiting:
+                    suspects[id(event)] = event
+    for event in suspects.values():
+        wrong = moment.shadow.check_key(event, ledger.prefixes[event.label])
+        if wrong is not None:
+            yield Finding(
+                f"block {event.block} of group {event.group} is registered for {event.label}'s first {event.length} "
+                f"tokens and holds, for position {wrong.position}, {wrong.held}",
+                (event.group,),
+            )
+
+
+@invariant(
+    "registration.map",
+    "the key map, what the blocks say of their keys, and the log of registrations agree",
+    Severity.BOOKKEEPING,
+    "R1.10 R1.11",
+)
+def key_map(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
+    """Three books of the same thing."""
+    view = moment.view
+    if view is None:
+        return
+    told = set(view.keys)
+    if told != set(view.block_keys):
+        yield Finding("the key map and the blocks' own keys differ", detail="blocks")
+    booked = {(key[0], block, key[1], key[2]) for key, blocks in ledger.keys.items() for block in blocks}
+    if told != booked:
+        yield Finding("the key map differs from what was registered and withdrawn", detail="log")
+
+
+@invariant(
+    "registration.null",
+    "the null block is never registered",
+    Severity.CORRUPTION,
+    "R1.3",
+    event=Register,
+)
+def null(register: Register, ledger: Ledger) -> Iterator[Finding]:
+    """It belongs to nobody."""
+    if register.block == 0:
+        yield Finding(f"the null block is registered in group {register.group}", (register.group,))
+
+
+@invariant(
+    "registration.complete",
+    "whole blocks of computed and final tokens are registered up to the bound of their group",
+    Severity.LOST_REUSE,
+    "R5.1 R5.1.1 R5.2 R5.3 R5.4 R5.4.1 #50062 #52419",
+    event=Commit,
+)
+def complete(commit: Commit, ledger: Ledger) -> Iterator[Finding]:
+    """Full attention keeps every block, so every whole block below the bound must have got its key by now."""
+    if not ledger.layout.caching:
+        return
+    for group, spec in enumerate(ledger.layout.groups):
+        if not spec.keeps_whole_prefix:
+            continue
+        for length in _expected(commit, ledger, group):
+            if ledger.key(group, commit.label, length) not in ledger.ever:
+                yield Finding(
+                    f"{commit.label} has {commit.length} computed tokens, but its first {length} are not registered "
+                    f"in group {group}",
+                    (group,),
+                )
+                break
+
+
+def _expected(commit: Commit, ledger: Ledger, group: int) -> Iterator[int]:
+    """Lengths that must have a key in a group of full attention."""
+    layout, size = ledger.layout, ledger.layout.block_tokens(group)
+    bound = min(_bound(commit.length, ledger, group), commit.known - ledger.promises.hash_lookahead)
+    yield from range(size, bound + 1, size)
+    h = layout.hash_block
+    spared = 0 if group in ledger.promises.drops else ledger.promises.prompt_tail
+    tail = min(round_down(commit.prompt - spared, h), round_down(commit.known - ledger.promises.hash_lookahead, h))
+    if size > h and 0 < tail <= bound and tail % size:
+        yield tail
+
+
+def _bound(computed: int, ledger: Ledger, group: int) -> int:
+    """How many tokens are registered, for this many computed ones (R5.1 to R5.3)."""
+    layout, promises = ledger.layout, ledger.promises
+    final = max(0, computed - layout.reprefillable)
+    if len(layout.groups) == 1:
+        return final
+
+    def rounded(tokens: int) -> int:
+        return tokens if promises.partial_hits else round_down(tokens, layout.scheduler_block)
+
+    if group in promises.drops:
+        return min(final, rounded(final) + layout.block_tokens(group)) if rounded(computed) else 0
+    return rounded(computed)
+
+
+@invariant(
+    "registration.events",
+    "a mirror fed by the KV events holds exactly the registered prefixes",
+    Severity.BOOKKEEPING,
+    "R1.10 #55092",
+)
+def events(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
+    """Judged whenever events were published, at the end of the action."""
+    announced = [event for event in moment.observation.log if isinstance(event, Announce)]
+    for event in announced:
+        keys = {(event.group, *key) for key in event.keys}
+        if event.what == "stored":
+            ledger.announced |= keys
+        elif event.what == "removed":
+            ledger.announced -= keys
+        else:
+            ledger.announced.clear()
+    if moment.executed is None or not ledger.layout.events or moment.view is None:
+        return
+    missing = set(ledger.keys) - ledger.announced
+    surplus = ledger.announced - set(ledger.keys)
+    if missing:
+        group, length, _ = min(missing)
+        yield Finding(
+            f"a prefix of {length} tokens is registered in group {group}, but a mirror of the events has lost it",
+            (group,),
+            "missing",
+        )
+    if surplus:
+        group, length, _ = min(surplus)
+        yield Finding(
+            f"a mirror of the events has a prefix of {length} tokens in group {group} that is not registered",
+            (group,),
+            "surplus",
+        )

@@ -1,0 +1,151 @@
+"""`kvcheck fuzz`: random layouts and actions."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from kvcheck.cli.options import (
+    RANDOM,
+    color_option,
+    json_option,
+    layout_of,
+    out_folder,
+    positive_seconds,
+    screen_for,
+    target_option,
+    write_report,
+)
+from kvcheck.cli.status import UNDETERMINED, VIOLATED, status_of
+from kvcheck.engines.campaign import Campaign, CampaignResult, Plan
+from kvcheck.engines.findings import campaign_folder
+from kvcheck.engines.seeds import fresh_seed
+from kvcheck.files import OutputError, require_writable, write_whole
+from kvcheck.model.observation import TargetInfo
+from kvcheck.report.account import Account, show_account
+from kvcheck.report.campaign_json import campaign_report
+from kvcheck.report.console import ProgressView, Screen
+from kvcheck.report.verdict import accounts_of, show_verdict
+from kvcheck.targets.loading import DEFAULT_TARGET, describe
+
+DEFAULT_SECONDS = 60.0
+MOST_ACCOUNTS = 10
+
+
+@click.command()
+@target_option(DEFAULT_TARGET)
+@click.option("--layout", metavar="NAME|FILE|random", default=RANDOM, show_default=True, help="Layout of the server.")
+@click.option(
+    "--seconds",
+    type=float,
+    callback=positive_seconds,
+    help="Search for so long; shrinking may add half of it.  [default: 60, no limit if --runs is given]",
+)
+@click.option("--runs", type=click.IntRange(min=1), help="Stop after so many runs.")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of the campaign.  [default: a random one, printed]")
+@click.option("--jobs", type=click.IntRange(1, 1024), help="Worker processes.  [default: as many as there are cores]")
+@click.option("--out", metavar="DIR", help="Folder for what is found.  [default: $KVCHECK_OUT or kvcheck-out]")
+@json_option
+@color_option
+def command(
+    target: str,
+    layout: str,
+    seconds: float | None,
+    runs: int | None,
+    seed: int | None,
+    jobs: int | None,
+    out: str | None,
+    json_file: str | None,
+    no_color: bool,
+) -> int:
+    """Drive a target with random runs, and shrink what breaks an invariant."""
+    screen = screen_for(json_file, no_color)
+    info = describe(target)
+    chosen = layout_of(layout, info.version)
+    seed = fresh_seed() if seed is None else seed
+    folder = campaign_folder(out_folder(out), target, seed)
+    require_writable(folder / "run.json")
+    plan = Plan(
+        spec=target,
+        seed=seed,
+        out=folder,
+        info=info,
+        layout=chosen,
+        seconds=DEFAULT_SECONDS if seconds is None and runs is None else seconds,
+        runs=runs,
+        jobs=jobs or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else jobs or os.cpu_count() or 1,
+    )
+    show_header(screen, plan, info, layout)
+    result = work(screen, plan)
+    report(screen, result, json_file)
+    return status_of(result.verdict)
+
+
+def show_header(screen: Screen, plan: Plan, info: TargetInfo, layout: str) -> None:
+    """What is about to happen."""
+    screen.line(f"target   {plan.spec}: {info_text(info)}")
+    limits = [f"{plan.seconds:g} s"] if plan.seconds is not None else []
+    limits += [f"{plan.runs} runs"] if plan.runs is not None else []
+    screen.line(f"layout   {layout}")
+    screen.line(f"seed     {plan.seed}, at most {' or '.join(limits)}, {plan.jobs} workers")
+
+
+def info_text(info: TargetInfo) -> str:
+    """A target in a few words."""
+    return f"vLLM {info.version or '(version unknown)'}, {info.origin}, {info.mode} loading, sha256 {info.digest[:12]}"
+
+
+def work(screen: Screen, plan: Plan) -> CampaignResult:
+    """The campaign, with its progress on the screen."""
+    campaign = Campaign(plan)
+    with ProgressView(screen) as view, interruptible(campaign, screen):
+        return campaign.run(view)
+
+
+@contextmanager
+def interruptible(campaign: Campaign, screen: Screen) -> Iterator[None]:
+    """Ctrl-C (or a termination) ends the search, and what was found is reported; a second one ends everything."""
+
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        if campaign.interrupted:
+            campaign.kill()
+            screen.console.show_cursor()
+            os._exit(VIOLATED if campaign.found_something else UNDETERMINED)
+        campaign.interrupt()
+
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def report(screen: Screen, result: CampaignResult, json_file: str | None) -> None:
+    """The accounts, the verdict, and the JSON."""
+    accounts = accounts_of(result)
+    for number, (file, account) in enumerate(accounts, 1):
+        if number <= MOST_ACCOUNTS:
+            show_account(screen, account, number)
+        else:
+            screen.line(f"[{number}] {account.violation.signature}: {account.reproduce}")
+        keep_account(file, account)
+    write_report(json_file, campaign_report(result))
+    show_verdict(screen, result)
+
+
+def keep_account(run_file: Path, account: Account) -> None:
+    """The account as text, beside the run."""
+    text = io.StringIO()
+    show_account(Screen(text, no_color=True), account, 1)
+    try:
+        write_whole(run_file.with_name("account.txt"), text.getvalue().lstrip().encode())
+    except OutputError:
+        return  # the campaign has told already that nothing can be written here

@@ -1,0 +1,94 @@
+"""The entry point: finds the command, and turns whatever goes wrong into one line and an exit status."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+import kvcheck
+from kvcheck.cli import commands
+from kvcheck.cli.status import UNDETERMINED, WRONG_USAGE
+from kvcheck.files import InputError, OutputError, one_line
+from kvcheck.targets.errors import TargetError
+
+
+class Commands(click.Group):
+    """Every module of `kvcheck.cli.commands` is a command; only the one that is asked for is imported."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands."""
+        return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = importlib.import_module(f"{commands.__name__}.{cmd_name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
+@click.version_option(kvcheck.__version__, prog_name="kvcheck", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Check the bookkeeping of a hybrid KV cache: drive a real vLLM scheduler with random layouts and actions.
+
+    Exit status: 0 passed, 1 violated, 2 undetermined, 3 wrong usage or unreadable input.
+    """
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line; returns the exit status."""
+    try:
+        status: Any = cli.main(list(arguments), prog_name="kvcheck", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        return _complain(_usage_text(error), WRONG_USAGE)
+    except (TargetError, InputError, OutputError) as error:
+        return _complain(one_line(error), WRONG_USAGE)
+    except (click.Abort, KeyboardInterrupt):
+        return _complain("interrupted", UNDETERMINED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads; nor at exit
+        return UNDETERMINED
+    except Exception as error:  # noqa: BLE001  whatever kvcheck itself does wrong
+        return _complain(_own_mistake(error), UNDETERMINED)
+    return status if isinstance(status, int) else 0
+
+
+def _complain(text: str, status: int) -> int:
+    click.echo(f"kvcheck: {text}", err=True)
+    return status
+
+
+def _usage_text(error: click.ClickException) -> str:
+    text = " ".join(error.format_message().split())
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{text} (see {context.command_path} --help)" if context is not None else text
+
+
+def _own_mistake(error: Exception) -> str:
+    told = f"{type(error).__name__}: {one_line(error)}; this is a bug of kvcheck"
+    file = Path(os.environ.get("KVCHECK_OUT", "kvcheck-out")) / f"error-{int(time.time())}-{os.getpid()}.txt"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    except OSError:
+        return told
+    return f"{told}: {file} has the traceback"
+
+

@@ -1,0 +1,91 @@
+"""Options that several commands share, and what they mean."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from kvcheck.files import InputError, json_text, read_layout, require_writable, write_json
+from kvcheck.layouts.presets import PRESETS, preset
+from kvcheck.model.layout import Layout
+from kvcheck.report.console import Screen
+from kvcheck.targets.loading import FORMS
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+RANDOM = "random"
+STDOUT = "-"
+
+
+def target_option(default: str | None, required: bool = False, note: str = "") -> Callable[[Command], Command]:
+    """--target."""
+    return click.option(
+        "--target",
+        metavar="T",
+        default=default,
+        required=required,
+        show_default=default is not None,
+        help=f"Code to check: {FORMS}.{note}",
+    )
+
+
+def json_option(command: Command) -> Command:
+    """--json."""
+    option = click.option("--json", "json_file", metavar="FILE", help=f"Write a report as JSON ({STDOUT}: to stdout).")
+    return option(command)
+
+
+def color_option(command: Command) -> Command:
+    """--no-color."""
+    return click.option("--no-color", is_flag=True, help="No colours, even on a terminal.")(command)
+
+
+def out_folder(given: str | None) -> Path:
+    """Where findings are kept."""
+    return Path(given or os.environ.get("KVCHECK_OUT") or "kvcheck-out")
+
+
+def screen_for(json_file: str | None, no_color: bool) -> Screen:
+    """Where people read: stdout, or stderr if stdout is for the JSON. Finds out whether the report can be written."""
+    if json_file not in (None, STDOUT):
+        require_writable(Path(json_file))
+    return Screen(sys.stderr if json_file == STDOUT else sys.stdout, no_color)
+
+
+def write_report(json_file: str | None, report: Any) -> None:
+    """The JSON report, if one was asked for."""
+    if json_file == STDOUT:
+        sys.stdout.write(json_text(report))
+    elif json_file is not None:
+        write_json(Path(json_file), report)
+
+
+def layout_of(text: str, version: str) -> Layout | None:
+    """What --layout names, as the release resolves it; None: random ones.
+
+    Raises:
+        InputError: it names nothing.
+    """
+    if text == RANDOM:
+        return None
+    if text in PRESETS:
+        numbers = version.split(".")
+        known = len(numbers) > 1 and all(part.isdigit() for part in numbers[:2])
+        return preset(text, version if known else None)
+    path = Path(text)
+    if not path.exists():
+        raise InputError(f"{text!r} is neither a preset (see kvcheck layouts) nor a file")
+    return read_layout(path)
+
+
+def positive_seconds(_context: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
+    """A finite time above zero."""
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise click.BadParameter(f"{value:g} is not a number of seconds above 0")
+    return value

@@ -1,0 +1,287 @@
+"""Runs actions against a session, with the shadow worker beside it, and tells what was seen after each action."""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import PurePath
+from types import FrameType
+from typing import ClassVar
+
+from kvcheck.invariants.moment import Moment
+from kvcheck.model.actions import (
+    Abort,
+    Action,
+    Arrive,
+    Complete,
+    Evict,
+    Extend,
+    Pause,
+    Reset,
+    Run,
+    Schedule,
+    Settle,
+    Transfer,
+)
+from kvcheck.model.layout import Layout
+from kvcheck.model.observation import (
+    CacheView,
+    Failure,
+    Load,
+    Observation,
+    Processed,
+    StepPlan,
+    Store,
+)
+from kvcheck.model.shadow import Shadow, StepResult
+from kvcheck.targets.base import Session, StepOutput
+from kvcheck.targets.errors import TargetError
+from kvcheck.targets.recorded import RecordedFailure
+
+NO_SUBJECT = "no such subject"
+
+
+class HarnessError(Exception):
+    """Something raised that is not the system under test: kvcheck itself or a stand-in is wrong."""
+
+
+class Execution:
+    """One server being driven. After a failure the server is dead: all further actions are no-ops.
+
+    ``watcher`` is told of each action before it happens, so that a run that hangs or dies can be told of.
+    """
+
+    watcher: ClassVar[Callable[[Execution, Action], None] | None] = None
+
+    def __init__(self, session: Session, layout: Layout) -> None:
+        self.layout = layout
+        self.session = session
+        self.shadow = Shadow(layout)
+        self.dead = False
+        self.count = 0
+        self.view: CacheView | None = None
+        self.in_flight: deque[StepPlan] = deque()
+        self.arrivals: dict[str, Arrive] = {}
+        self.stores: dict[str, Store] = {}
+        self.ended_sessions: set[str] = set()
+        self._reported: set[str] = set()
+        self._received: list[str] = []
+        self._sent: list[str] = []
+        self._invalid: list[int] = []
+        self._failed: list[str] = []
+
+    def run(self, run: Run) -> Iterator[Moment]:
+        """All moments of a run."""
+        for action in run.actions:
+            yield self.apply(action)
+
+    def apply(self, action: Action) -> Moment:
+        """Let one action happen."""
+        if Execution.watcher is not None:
+            Execution.watcher(self, action)
+        index, self.count = self.count, self.count + 1
+        before = self.view
+        moment = Moment(index=index, action=action, before=before, shadow=self.shadow)
+        seen: dict[str, object] = {}
+        if self.dead:
+            seen["skipped"] = "the server is dead"
+        else:
+            try:
+                self._dispatch(action, moment, seen)
+                view = self.session.view()
+            except TargetError:
+                raise
+            except Exception as error:  # noqa: BLE001  whatever the system under test raises is what we look for
+                seen["failure"] = failure_of(error)
+                self.dead = True
+                view = None
+            self.view = view
+            seen["log"] = self.session.take_log()
+            seen["stores"] = self.session.take_stores()
+            for store in self.session_stores(seen):
+                self.stores[store.label] = store
+            seen["view"] = view
+        moment.observation = Observation(index=index, **seen)  # type: ignore[arg-type]
+        moment.pending_loads = len(self.shadow.loads)
+        moment.pending_stores = len(self.stores)
+        moment.in_flight = len(self.in_flight)
+        moment.unreported = len(self._received) + len(self._sent)
+        return moment
+
+    @staticmethod
+    def session_stores(seen: dict[str, object]) -> tuple[Store, ...]:
+        """The stores among what was seen."""
+        stores = seen["stores"]
+        assert isinstance(stores, tuple)
+        return stores
+
+    def _dispatch(self, action: Action, moment: Moment, seen: dict[str, object]) -> None:
+        match action:
+            case Schedule():
+                seen.update(self._schedule())
+            case Complete():
+                seen.update(self._complete(action, moment))
+            case Arrive():
+                seen.update(self._arrive(action))
+            case Extend():
+                seen.update(self._extend(action))
+            case Transfer():
+                seen.update(self._transfer(action, moment))
+            case Abort():
+                seen.update(self._abort(action))
+            case Evict():
+                done = action.group < len(self.layout.groups) and action.label in self.arrivals
+                done = done and self.session.evict(action.group, action.label, action.prefix)
+                seen.update({} if done else {"skipped": NO_SUBJECT})
+            case Reset():
+                seen.update(self._reset(action))
+            case Pause():
+                seen.update({} if self.session.pause(action.what) else {"skipped": NO_SUBJECT})
+            case Settle():
+                self.session.settle()
+
+    # ---- each kind of action -------------------------------------------------------------------------------------
+
+    def _schedule(self) -> dict[str, object]:
+        if len(self.in_flight) >= self.layout.steps_in_flight:
+            return {"skipped": "as many steps are in flight as the layout allows"}
+        plan = self.session.schedule()
+        self.in_flight.append(plan)
+        self.shadow.issued(plan)
+        for load in plan.loads:
+            if load.asynchronous:
+                self._reported.discard(load.label)
+        return {"plan": plan}
+
+    def _complete(self, action: Complete, moment: Moment) -> dict[str, object]:
+        if not self.in_flight:
+            return {"skipped": "no step is in flight"}
+        plan = self.in_flight.popleft()
+        result = self.shadow.execute(plan, action.accepted)
+        moment.executed, moment.wrong, moment.bad = plan, result.wrong, result.bad
+        for load in plan.loads:
+            if not load.asynchronous:
+                self._invalid += self.shadow.unfilled_blocks(load)
+        output = StepOutput(
+            sampled=result.sampled,
+            proposed=self._proposed(action, result),
+            received=tuple(self._received),
+            sent=tuple(self._sent),
+            invalid=tuple(dict.fromkeys(self._invalid)),
+            failed=tuple(self._failed),
+        )
+        for reports in (self._received, self._sent, self._invalid, self._failed):
+            reports.clear()
+        processed: Processed = self.session.process(output)
+        return {"processed": processed}
+
+    def _proposed(self, action: Complete, result: StepResult) -> dict[str, int]:
+        most = self.layout.draft_tokens
+        return {
+            label: max(0, min(most, action.proposed.get(label, most)))
+            for label, tokens in result.sampled.items()
+            if tokens
+        }
+
+    def _arrive(self, action: Arrive) -> dict[str, object]:
+        if action.label in self.arrivals:
+            return {"skipped": "this label has arrived before"}
+        if not 0 < len(action.prompt) < self.layout.max_model_len or action.max_tokens < 1:
+            return {"skipped": "no server would accept this request"}
+        self.arrivals[action.label] = action
+        self.shadow.arrive(action.label, action.prompt, action.salt, action.adapter)
+        self.session.arrive(action)
+        return {}
+
+    def _extend(self, action: Extend) -> dict[str, object]:
+        arrival, view = self.arrivals.get(action.label), self.view
+        request = view.requests.get(action.label) if view else None
+        if arrival is None or not arrival.session or request is None or action.label in self.ended_sessions:
+            return {"skipped": NO_SUBJECT}
+        if request.status == "held" or request.known + len(action.prompt) >= self.layout.max_model_len:
+            return {"skipped": "no server would accept this input"}
+        if not action.prompt:
+            self.ended_sessions.add(action.label)
+        self.session.extend(action)
+        return {}
+
+    def _transfer(self, action: Transfer, moment: Moment) -> dict[str, object]:
+        if action.what == "store":
+            return self._store_ends(action, moment)
+        load = self.shadow.loads.get(action.label)
+        connector = self.layout.connector
+        if load is None:
+            if action.again and connector is not None and connector.duplicates and action.label in self._reported:
+                self._received.append(action.label)
+                return {}
+            return {"skipped": NO_SUBJECT}
+        unfilled = self.shadow.load_ends(action.label) or ()
+        self._report_load(load, unfilled)
+        return {}
+
+    def _report_load(self, load: Load, unfilled: tuple[int, ...]) -> None:
+        connector = self.layout.connector
+        self._received.append(load.label)
+        self._reported.add(load.label)
+        if unfilled and connector is not None:
+            if connector.reports == "request":
+                self._received.remove(load.label)
+                self._failed.append(load.label)
+            else:
+                self._invalid += unfilled
+
+    def _store_ends(self, action: Transfer, moment: Moment) -> dict[str, object]:
+        store = self.stores.pop(action.label, None)
+        if store is None:
+            return {"skipped": NO_SUBJECT}
+        moment.wrong = self.shadow.read_store(store)
+        self._sent.append(action.label)
+        return {}
+
+    def _abort(self, action: Abort) -> dict[str, object]:
+        request = self.view.requests.get(action.label) if self.view else None
+        if request is None or request.status == "held":
+            return {"skipped": NO_SUBJECT}
+        self.session.abort(action.label)
+        return {}
+
+    def _reset(self, action: Reset) -> dict[str, object]:
+        if self.in_flight and not self.layout.asynchronous:
+            return {"skipped": "a step is in flight"}
+        return {} if self.session.reset(action.running) else {"refused": "the server declined"}
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Type and place of an exception of the system under test.
+
+    Raises:
+        HarnessError: it did not come from there.
+    """
+    if isinstance(error, RecordedFailure):
+        return error.failure
+    theirs = [pair for pair in traceback.walk_tb(error.__traceback__) if _is_of_system(pair[0])]
+    if not theirs or type(error).__name__ == "StandInUsed":
+        raise HarnessError(f"{type(error).__name__}: {error}") from error
+    last, line = theirs[-1]
+    return Failure(
+        type=type(error).__name__,
+        function=last.f_code.co_name,
+        file=_tail(last.f_code.co_filename),
+        line=line,
+        message=str(error).splitlines()[0][:300] if str(error) else "",
+        stack=tuple(frame.f_code.co_name for frame, _ in theirs[-8:]),
+    )
+
+
+def _is_of_system(frame: FrameType) -> bool:
+    """By the module's name: folders are called `vllm` or `kvcheck` for many reasons."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "vllm"
+
+
+def _tail(path: str) -> str:
+    """The path from the package on."""
+    parts = PurePath(path).parts
+    if "vllm" not in parts:
+        return path
+    return "/".join(parts[len(parts) - 1 - parts[::-1].index("vllm") :])

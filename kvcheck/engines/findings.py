@@ -1,0 +1,87 @@
+"""The folder in which a campaign keeps what it finds, from the moment that it is found."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from pathlib import Path
+
+from kvcheck.files import (
+    EXPECTED_FILE,
+    RUN_FILE,
+    VERSION,
+    OutputError,
+    write_json,
+    write_run,
+    write_trace,
+)
+from kvcheck.model.actions import Run
+from kvcheck.model.observation import Trace
+
+TRACE_FILE = "trace.json"
+LONGEST_NAME = 80
+
+
+class Findings:
+    """One folder a bucket: ``run.json``, the expected verdict, and a recording once there is one.
+
+    A file that cannot be written never ends a campaign: the first reason is kept in ``error``.
+    """
+
+    def __init__(self, root: Path, spec: str) -> None:
+        self.root = root
+        self.error = ""
+        self._spec = spec
+        self._lock = threading.Lock()
+
+    def save(self, signature: str, run: Run, traces: tuple[Trace, ...] = ()) -> Path:
+        """Keep a run, in the place of an earlier one with this signature; returns its file."""
+        folder = self.root / folder_name(signature)
+        file = folder / RUN_FILE
+        with self._lock:
+            try:
+                write_run(file, run)
+                write_json(folder / EXPECTED_FILE, {"version": VERSION, "expected": {self._spec: "violated"}})
+                self._save_traces(folder, traces)
+            except OutputError as error:
+                self.error = self.error or str(error)
+        return file
+
+    def save_undetermined(self, code: str, run: Run, traces: tuple[Trace, ...] = ()) -> Path:
+        """Keep a run of which nothing can be said; returns its file."""
+        folder = self.root / "undetermined" / folder_name(code)
+        with self._lock:
+            try:
+                write_run(folder / RUN_FILE, run)
+                self._save_traces(folder, traces)
+            except OutputError as error:
+                self.error = self.error or str(error)
+        return folder / RUN_FILE
+
+    def discard(self, signature: str) -> None:
+        """Take away a run that turned out to show nothing."""
+        folder = self.root / folder_name(signature)
+        for name in (RUN_FILE, EXPECTED_FILE, TRACE_FILE):
+            (folder / name).unlink(missing_ok=True)
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+    @staticmethod
+    def _save_traces(folder: Path, traces: tuple[Trace, ...]) -> None:
+        names = [TRACE_FILE] if len(traces) == 1 else [f"trace-{i}.json" for i in range(1, len(traces) + 1)]
+        for name, trace in zip(names, traces, strict=True):
+            write_trace(folder / name, trace)
+
+
+def folder_name(signature: str) -> str:
+    """A signature as a name that every file system takes; two different ones never get the same."""
+    plain = re.sub(r"[^A-Za-z0-9._+-]+", "-", signature).strip("-.") or "finding"
+    if plain == signature.replace(" ", "-") and len(plain) <= LONGEST_NAME:
+        return plain
+    return f"{plain[:LONGEST_NAME].rstrip('-.')}-{hashlib.sha256(signature.encode()).hexdigest()[:6]}"
+
+
+def campaign_folder(base: Path, spec: str, seed: int) -> Path:
+    """The folder of one campaign below a base."""
+    return base / f"{folder_name(spec.replace('==', '-').replace('path:', 'path-'))}-seed-{seed}"

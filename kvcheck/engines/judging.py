@@ -1,0 +1,105 @@
+"""Judging a run on a target, or a recorded trace without one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from kvcheck.engines.execution import Execution, HarnessError
+from kvcheck.invariants.ledger import Ledger
+from kvcheck.invariants.moment import Moment
+from kvcheck.invariants.registry import Judge, Violation
+from kvcheck.invariants.witnesses import possible_witnesses, witnessed
+from kvcheck.model.actions import Action, Run, kind_of
+from kvcheck.model.observation import Observation, Trace
+from kvcheck.targets.base import Session, Target, UnsupportedLayout
+from kvcheck.targets.recorded import RecordedSession
+
+
+class RunResult(msgspec.Struct):
+    """What judging a run gave. ``undetermined`` says why nothing can be said, if so."""
+
+    violations: tuple[Violation, ...] = ()
+    witnesses: dict[str, int] = {}
+    possible: tuple[str, ...] = ()
+    actions_by_kind: dict[str, int] = {}
+    actions: int = 0
+    skipped: int = 0
+    undetermined: str = ""
+    trace: Trace | None = None
+
+
+class Watch:
+    """An execution with its judge; counts what came up. Stops at the first moment that breaks something."""
+
+    def __init__(self, session: Session, execution: Execution) -> None:
+        self.execution = execution
+        self.ledger = Ledger(execution.layout, session.promises, execution.shadow)
+        self.judge = Judge(self.ledger)
+        self.witnesses: Counter[str] = Counter()
+        self.actions: Counter[str] = Counter()
+        self.skipped = 0
+        self.violations: list[Violation] = []
+
+    def apply(self, action: Action) -> Moment:
+        """Let one action happen and judge it."""
+        moment = self.execution.apply(action)
+        self.actions[kind_of(action)] += 1
+        self.skipped += bool(moment.observation.skipped)
+        self.violations += self.judge.feed(moment)
+        self.witnesses.update(witnessed(moment, self.ledger))
+        return moment
+
+    def result(self, undetermined: str = "", trace: Trace | None = None) -> RunResult:
+        """What came of it."""
+        return RunResult(
+            violations=tuple(self.violations),
+            witnesses=dict(self.witnesses),
+            possible=possible_witnesses(self.execution.layout),
+            actions_by_kind=dict(self.actions),
+            actions=sum(self.actions.values()),
+            skipped=self.skipped,
+            undetermined=undetermined,
+            trace=trace,
+        )
+
+
+def judge_run(target: Target, run: Run, record: bool = False) -> RunResult:
+    """Run all actions, or up to the first violating one, and judge each moment."""
+    try:
+        session = target.start(run.layout, run.level)
+    except UnsupportedLayout as error:
+        return RunResult(undetermined=f"not supported: {error}")
+    result, observations = _judge(session, run)
+    if record:
+        result.trace = Trace(run, target.info, session.promises, tuple(observations))
+    return result
+
+
+def _judge(session: Session, run: Run) -> tuple[RunResult, list[Observation]]:
+    watch = Watch(session, Execution(session, run.layout))
+    observations: list[Observation] = []
+    undetermined = ""
+    try:
+        for action in run.actions:
+            if isinstance(session, RecordedSession):
+                session.advance()
+            observations.append(watch.apply(action).observation)
+            if watch.violations:
+                break
+    except HarnessError as error:
+        undetermined = f"harness: {error}"
+    return watch.result(undetermined), observations
+
+
+def judge_trace(trace: Trace) -> RunResult:
+    """Judge a recording again, without its target."""
+    run = msgspec.structs.replace(trace.run, actions=trace.run.actions[: len(trace.observations)])
+    return _judge(RecordedSession(trace), run)[0]
+
+
+def first_of(violations: Iterable[Violation], signature: str) -> Violation | None:
+    """The first violation with this signature."""
+    return next((v for v in violations if v.signature == signature), None)

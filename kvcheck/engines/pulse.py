@@ -1,0 +1,115 @@
+"""A worker's pulse: which action it is in, and when it does not get on, where it hangs."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+
+from kvcheck.engines.execution import Execution
+from kvcheck.engines.worker_protocol import Beat, Stall
+from kvcheck.model.actions import Action, Run
+
+BEAT_SECONDS = 0.5
+
+Frames = list[tuple[str, str]]
+"""(module, function), outermost first."""
+
+
+class Pulse:
+    """Counts the actions of this process and keeps those of the current run."""
+
+    def __init__(self) -> None:
+        self.actions = 0
+        self._execution: Execution | None = None
+        self._run: list[Action] = []
+
+    def __call__(self, execution: Execution, action: Action) -> None:
+        """An action begins."""
+        if execution is not self._execution:
+            self._execution = execution
+            self._run = []
+        self._run.append(action)
+        self.actions += 1
+
+    def forget(self) -> None:
+        """Another request begins."""
+        self._execution = None
+
+    def run(self) -> Run | None:
+        """The current run up to the action that has begun."""
+        execution = self._execution
+        return Run(layout=execution.layout, actions=tuple(self._run)) if execution is not None else None
+
+
+class Heart(threading.Thread):
+    """Beats as long as the process lives, and tells where it hangs when no action begins for long.
+
+    If even this thread does not come to run (native code that keeps the interpreter's lock), a timer of
+    faulthandler ends the process some time after its watcher should have.
+    """
+
+    def __init__(self, pulse: Pulse, send: Callable[[Beat], None], stall_seconds: float) -> None:
+        super().__init__(name="heart", daemon=True)
+        self._pulse = pulse
+        self._send = send
+        self._stall_seconds = stall_seconds
+        self._interval = min(BEAT_SECONDS, stall_seconds / 8)
+        self._main = threading.main_thread().ident or 0
+        self._parent = os.getppid()
+        self.busy = False
+
+    def run(self) -> None:
+        """Beat until the process that watches is gone."""
+        known, since, common = -1, time.monotonic(), None
+        while os.getppid() == self._parent:
+            faulthandler.dump_traceback_later(3 * self._stall_seconds + 30, exit=True)
+            actions = self._pulse.actions
+            if actions != known or not self.busy:
+                known, since, common = actions, time.monotonic(), None
+            else:
+                common = common_frames(common, frames_of(sys._current_frames().get(self._main)))  # noqa: SLF001
+            stalled = time.monotonic() - since > self._stall_seconds / 2
+            try:
+                self._send(Beat(actions, memory_mb(), self._stall(common) if stalled and common else None))
+            except OSError:
+                break
+            time.sleep(self._interval)
+        os._exit(1)
+
+    def _stall(self, common: Frames) -> Stall:
+        theirs = [frame for frame in common if frame[0].partition(".")[0] == "vllm"]
+        module, function = theirs[-1] if theirs else ("", "")
+        return Stall(function, module, tuple(name for _, name in common[-8:]), self._pulse.run())
+
+
+def frames_of(frame: FrameType | None) -> Frames:
+    """The stack that ends in a frame, outermost first."""
+    found = []
+    while frame is not None:
+        found.append((str(frame.f_globals.get("__name__", "")), frame.f_code.co_name))
+        frame = frame.f_back
+    return found[::-1]
+
+
+def common_frames(before: Frames | None, now: Frames) -> Frames:
+    """What two looks at a stack have in common: a loop's own frame stays, those of what it calls come and go."""
+    if before is None:
+        return now
+    same = []
+    for one, other in zip(before, now, strict=False):
+        if one != other:
+            break
+        same.append(one)
+    return same
+
+
+def memory_mb() -> int:
+    """The most memory that this process has held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak // (1 << 20) if sys.platform == "darwin" else peak // 1024

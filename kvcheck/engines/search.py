@@ -1,0 +1,88 @@
+"""The bulk search: a seeded walk over random layouts and actions, judged moment by moment."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+from kvcheck.engines.execution import Execution, HarnessError
+from kvcheck.engines.judging import Watch
+from kvcheck.engines.random_layouts import Features, random_layout
+from kvcheck.engines.random_runs import RunGenerator, settle_actions
+from kvcheck.engines.source import RandomSource, Source
+from kvcheck.invariants.registry import Violation
+from kvcheck.model.actions import Action, Run
+from kvcheck.model.layout import Layout
+from kvcheck.targets.base import Target, UnsupportedLayout
+
+MIN_LENGTH, MAX_LENGTH = 20, 110
+"""Random actions of a run, before it settles."""
+
+
+class SearchResult(msgspec.Struct):
+    """What one random run gave. ``possible``: the witnesses that its layout allows."""
+
+    run: Run
+    violations: tuple[Violation, ...]
+    witnesses: dict[str, int]
+    possible: tuple[str, ...]
+    actions_by_kind: dict[str, int]
+    actions: int
+    skipped: int
+    undetermined: str = ""
+
+
+def search_one(target: Target, seed: int, features: Features, layout: Layout | None = None) -> SearchResult:
+    """One random run of a seed: random actions, then the faults stop and everything must finish.
+
+    The run ends at the first moment that breaks something.
+
+    Raises:
+        UnsupportedLayout: the given layout is not for this target. Random layouts that are not are drawn again.
+    """
+    source = RandomSource(random.Random(seed))
+    chosen = layout if layout is not None else _supported_layout(target, source, features)
+    session = target.start(chosen)
+    watch = Watch(session, Execution(session, chosen))
+    actions: list[Action] = []
+    undetermined = ""
+    try:
+        _walk(watch, source, chosen, features, actions)
+    except HarnessError as error:
+        undetermined = f"harness: {error}"
+    result = watch.result(undetermined)
+    return SearchResult(
+        run=Run(layout=chosen, actions=tuple(actions)),
+        violations=result.violations,
+        witnesses=result.witnesses,
+        possible=result.possible,
+        actions_by_kind=result.actions_by_kind,
+        actions=result.actions,
+        skipped=result.skipped,
+        undetermined=undetermined,
+    )
+
+
+def _supported_layout(target: Target, source: Source, features: Features) -> Layout:
+    for _ in range(100):
+        layout = random_layout(source, features)
+        if not target.supports(layout):
+            return layout
+    raise UnsupportedLayout("the target supports none of a hundred random layouts")
+
+
+def _walk(watch: Watch, source: Source, layout: Layout, features: Features, actions: list[Action]) -> None:
+    generator = RunGenerator(source, layout, features)
+    for _ in range(source.integer(MIN_LENGTH, MAX_LENGTH)):
+        if _broken(watch, generator.next(watch.execution), actions):
+            return
+    for action in settle_actions(watch.execution):
+        if _broken(watch, action, actions):
+            return
+
+
+def _broken(watch: Watch, action: Action, actions: list[Action]) -> bool:
+    actions.append(action)
+    watch.apply(action)
+    return bool(watch.violations)

@@ -1,0 +1,299 @@
+"""The minimiser of recorded runs: over the actions, the layout and the tokens.
+
+"Simpler" is one total order (``complexity``); a candidate is taken if it is simpler and still shows the violation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from kvcheck.model.actions import (
+    Action,
+    Answer,
+    Arrive,
+    Complete,
+    Evict,
+    Extend,
+    Run,
+    Transfer,
+)
+from kvcheck.model.layout import Drafter, Layout, problems
+
+StillFails = Callable[[Run], bool]
+Complexity = tuple[int, ...]
+replace = msgspec.structs.replace
+
+_DEFAULT = Layout(groups=(), num_blocks=1, max_model_len=1, token_budget=1)
+_FEATURES: dict[str, str] = {
+    "connector": "a connector",
+    "drafter": "a drafter",
+    "steps_in_flight": "overlapping steps",
+    "match_unit": "a match unit",
+    "grid": "the smallest block as chunk grid",
+    "retention": "its retention",
+    "policy": "priorities",
+    "watermark": "the watermark",
+    "dcp": "DCP",
+    "long_prefill_threshold": "the long-prefill threshold",
+    "zeroing": "zeroing",
+    "events": "KV events",
+    "worker_generation": "the second worker generation",
+    "admit_whole": "admission by first chunk",
+    "caching": "caching switched off",
+}
+
+
+def shrink(run: Run, still_fails: StillFails, deadline_seconds: float) -> Run:
+    """The simplest run found within the time that still shows the violation; ``run`` itself must show it."""
+    end = time.monotonic() + deadline_seconds
+    best = run
+    while True:
+        before = best
+        for stage in (_fewer_actions, _simpler_layouts, _simpler_actions, _fewer_tokens):
+            best = _greedy(best, stage, still_fails, end)
+        if best == before or time.monotonic() > end:
+            return best
+
+
+def _greedy(run: Run, stage: Callable[[Run], Iterator[Run]], still_fails: StillFails, end: float) -> Run:
+    """Take the first simpler candidate that still fails, and start again from it."""
+    best, progress = run, True
+    while progress and time.monotonic() <= end:
+        progress = False
+        for candidate in stage(best):
+            if time.monotonic() > end:
+                break
+            if complexity(candidate) < complexity(best) and still_fails(candidate):
+                best, progress = candidate, True
+                break
+    return best
+
+
+def complexity(run: Run) -> Complexity:
+    """The order of simplicity: fewer actions, fewer groups, fewer features, fewer tokens, smaller numbers."""
+    layout = run.layout
+    arrivals = [a for a in run.actions if isinstance(a, Arrive | Extend)]
+    tokens = sum(len(a.prompt) for a in arrivals)
+    return (
+        len(run.actions),
+        len(layout.groups),
+        len(_features(layout)) + sum(g.eagle for g in layout.groups),
+        sum(_fuss(a) for a in run.actions),
+        tokens + sum(a.max_tokens for a in arrivals),
+        sum(g.block_size + g.window + g.chunk + g.speculative_blocks for g in layout.groups),
+        layout.max_model_len + layout.num_blocks + layout.max_requests + (layout.draft_tokens or 0),
+        sum(t for a in arrivals for t in a.prompt),
+        layout.token_budget,
+    )
+
+
+def _fuss(action: Action) -> int:
+    """How many of an action's fields are not what they are by default, and how large they are."""
+    if isinstance(action, Arrive):
+        plain = Arrive(label=action.label, prompt=action.prompt, max_tokens=action.max_tokens)
+        odd = [f for f in action.__struct_fields__ if getattr(action, f) != getattr(plain, f)]
+        return len(odd) + sum(1 + (a.holds is None) + a.asynchronous + (a.arrives is not None) for a in action.answers)
+    if isinstance(action, Complete):
+        return len(action.accepted) + len(action.proposed) + sum(action.accepted.values())
+    return 1 if isinstance(action, Transfer) and action.again else 0
+
+
+# ---- actions ---------------------------------------------------------------------------------------------------------
+
+
+def _fewer_actions(run: Run) -> Iterator[Run]:
+    """Without ever smaller stretches, from the end, where most of what does not matter is."""
+    size = max(1, len(run.actions) // 2)
+    while size:
+        for start in range(len(run.actions) - size, -1, -size):
+            yield replace(run, actions=run.actions[:start] + run.actions[start + size :])
+        size //= 2
+    for label in [a.label for a in run.actions if isinstance(a, Arrive)]:
+        yield replace(run, actions=tuple(a for a in run.actions if getattr(a, "label", None) != label))
+
+
+def _simpler_actions(run: Run) -> Iterator[Run]:
+    for index, action in enumerate(run.actions):
+        for simpler in _simpler_action(action):
+            yield replace(run, actions=(*run.actions[:index], simpler, *run.actions[index + 1 :]))
+
+
+def _simpler_action(action: Action) -> Iterator[Action]:
+    if isinstance(action, Arrive):
+        for name in ("stop", "salt", "adapter", "skip_reading", "priority", "session", "store", "answers"):
+            default = getattr(Arrive(label="", prompt=()), name)
+            if getattr(action, name) != default:
+                yield replace(action, **{name: default})
+        for i in range(len(action.answers)):
+            yield replace(action, answers=action.answers[:i] + action.answers[i + 1 :])
+            for answer in _simpler_answer(action.answers[i]):
+                yield replace(action, answers=(*action.answers[:i], answer, *action.answers[i + 1 :]))
+    elif isinstance(action, Complete):
+        yield Complete()
+        for label in action.accepted:
+            yield replace(action, accepted={k: v for k, v in action.accepted.items() if k != label})
+        for label in action.proposed:
+            yield replace(action, proposed={k: v for k, v in action.proposed.items() if k != label})
+    elif isinstance(action, Transfer) and action.again:
+        yield replace(action, again=False)
+
+
+def _simpler_answer(answer: Answer) -> Iterator[Answer]:
+    yield replace(answer, asynchronous=False)
+    yield replace(answer, arrives=None)
+    if answer.holds is None:
+        yield replace(answer, holds=0)
+
+
+# ---- tokens ----------------------------------------------------------------------------------------------------------
+
+
+def _fewer_tokens(run: Run) -> Iterator[Run]:
+    """Shorter prompts and answers: all together by a common head, then each; then plainer tokens."""
+    yield from _common_heads(run)
+    for index, action in enumerate(run.actions):
+        if not isinstance(action, Arrive | Extend):
+            continue
+        for simpler in _shorter(action):
+            yield replace(run, actions=(*run.actions[:index], simpler, *run.actions[index + 1 :]))
+    yield _renumbered(run)
+    yield from _smaller_numbers(run)
+
+
+def _common_heads(run: Run) -> Iterator[Run]:
+    """All prompts without their first tokens, so that what they share stays shared."""
+    longest = max((len(a.prompt) for a in run.actions if isinstance(a, Arrive)), default=0)
+    cut = longest // 2
+    while cut:
+        yield replace(
+            run,
+            actions=tuple(
+                replace(a, prompt=a.prompt[cut:] or a.prompt[-1:]) if isinstance(a, Arrive) else a for a in run.actions
+            ),
+        )
+        cut //= 2
+
+
+def _shorter(action: Arrive | Extend) -> Iterator[Arrive | Extend]:
+    cut = len(action.prompt) // 2
+    while cut:
+        yield replace(action, prompt=action.prompt[:-cut])
+        cut //= 2
+    if action.max_tokens > 1:
+        yield replace(action, max_tokens=1)
+        yield replace(action, max_tokens=action.max_tokens // 2)
+        yield replace(action, max_tokens=action.max_tokens - 1)
+
+
+def _renumbered(run: Run) -> Run:
+    """The same pattern of equal and different tokens, in the smallest numbers."""
+    names: dict[int, int] = {}
+    actions = tuple(
+        replace(a, prompt=tuple(names.setdefault(t, len(names) + 1) for t in a.prompt))
+        if isinstance(a, Arrive | Extend)
+        else a
+        for a in run.actions
+    )
+    return replace(run, actions=actions)
+
+
+# ---- layout ----------------------------------------------------------------------------------------------------------
+
+
+def _simpler_layouts(run: Run) -> Iterator[Run]:
+    for group in range(len(run.layout.groups)):
+        yield from _valid(_without_group(run, group))
+    for name in _features(run.layout):
+        yield from _valid(replace(run, layout=without_feature(run.layout, name)))
+    for i, spec in enumerate(run.layout.groups):
+        if spec.eagle:
+            yield from _valid(_with_group(run, i, eagle=False))
+
+
+def _smaller_numbers(run: Run) -> Iterator[Run]:
+    layout = run.layout
+    for i, group in enumerate(layout.groups):
+        for name in ("block_size", "window", "chunk"):
+            value = getattr(group, name)
+            for smaller in {value // 2, value - 1} if value > 1 else ():
+                yield from _valid(_with_group(run, i, **{name: smaller}))
+    if layout.drafter and layout.drafter.tokens > 1:
+        tokens = layout.drafter.tokens - 1
+        groups = tuple(replace(g, speculative_blocks=min(g.speculative_blocks, tokens)) for g in layout.groups)
+        drafter = replace(layout.drafter, tokens=tokens)
+        yield from _valid(replace(run, layout=replace(layout, drafter=drafter, groups=groups)))
+    for name in ("max_model_len", "num_blocks", "max_requests", "token_budget"):
+        value = getattr(layout, name)
+        for smaller in sorted({value // 2, value - 8, value - 1}):
+            if smaller > 0:
+                yield from _valid(replace(run, layout=replace(layout, **{name: smaller})))
+
+
+def _with_group(run: Run, index: int, **fields: object) -> Run:
+    groups = run.layout.groups
+    changed = replace(groups[index], **fields)
+    return replace(run, layout=replace(run.layout, groups=(*groups[:index], changed, *groups[index + 1 :])))
+
+
+def _without_group(run: Run, index: int) -> Run:
+    groups = run.layout.groups
+    if len(groups) == 1:
+        return run
+    layout = replace(run.layout, groups=groups[:index] + groups[index + 1 :])
+    if len(layout.groups) == 1:
+        layout = replace(layout, match_unit=None)
+    actions: list[Action] = []
+    for action in run.actions:
+        if isinstance(action, Evict) and action.group >= index:
+            if action.group > index:
+                actions.append(replace(action, group=action.group - 1))
+            continue
+        actions.append(action)
+    return replace(run, layout=layout, actions=tuple(actions))
+
+
+def _valid(run: Run) -> Iterator[Run]:
+    if not problems(run.layout):
+        yield run
+
+
+def _features(layout: Layout) -> list[str]:
+    return [name for name in _FEATURES if getattr(layout, name) != getattr(_DEFAULT, name)]
+
+
+def without_feature(layout: Layout, name: str) -> Layout:
+    """The layout with that field as it is by default, and with what depends on it."""
+    changed = replace(layout, **{name: getattr(_DEFAULT, name)})
+    if name == "drafter":
+        groups = tuple(replace(g, eagle=False, speculative_blocks=0) for g in layout.groups)
+        changed = replace(changed, groups=groups)
+    return changed
+
+
+def needs(run: Run, still_fails: StillFails) -> tuple[str, ...]:
+    """Features of the layout without which the violation goes away, in words."""
+    words = []
+    for name in _features(run.layout):
+        changed = without_feature(run.layout, name)
+        if problems(changed) or not still_fails(replace(run, layout=changed)):
+            words.append(_FEATURES[name])
+    if run.layout.eagle_groups and "a drafter" in words:
+        drafter = Drafter(method="draft_model", tokens=run.layout.draft_tokens)
+        groups = tuple(replace(g, eagle=False) for g in run.layout.groups)
+        other = replace(run.layout, drafter=drafter, groups=groups)
+        if problems(other) or not still_fails(replace(run, layout=other)):
+            words[words.index("a drafter")] = "EAGLE"
+    words += [
+        f"a {g.kind.replace('_', '-')} group"
+        for i, g in enumerate(run.layout.groups)
+        if len(run.layout.groups) > 1 and not _fails_without_group(run, i, still_fails)
+    ]
+    return tuple(dict.fromkeys(words))
+
+
+def _fails_without_group(run: Run, index: int, still_fails: StillFails) -> bool:
+    smaller = _without_group(run, index)
+    return not problems(smaller.layout) and still_fails(smaller)

@@ -1,0 +1,142 @@
+"""What runs inside a worker process: it loads one target and answers one request after the other.
+
+Started by `workers` as `python -m kvcheck.engines.worker_child FD`, never by hand.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from kvcheck.engines.execution import Execution
+from kvcheck.engines.judging import RunResult, judge_run
+from kvcheck.engines.pulse import Heart, Pulse
+from kvcheck.engines.random_layouts import Features
+from kvcheck.engines.search import SearchResult, search_one
+from kvcheck.engines.shrink import complexity, needs, shrink
+from kvcheck.engines.worker_protocol import (
+    Better,
+    Broken,
+    Hello,
+    Judge,
+    Judged,
+    Ready,
+    Refused,
+    Reply,
+    Search,
+    Searched,
+    Shrink,
+    Shrunk,
+    decode_request,
+    encode,
+)
+from kvcheck.files import one_line
+from kvcheck.model.actions import Run
+from kvcheck.model.layout import Layout
+from kvcheck.targets.base import Target
+from kvcheck.targets.errors import TargetError
+
+
+class Child:
+    """One target and the line to whoever watches."""
+
+    def __init__(self, connection: Connection[Any, Any]) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        hello = decode_request(connection.recv_bytes())
+        assert isinstance(hello, Hello)
+        self._hello = hello
+        sys.path[:] = hello.sys_path
+        self.pulse = Pulse()
+        self._heart = Heart(self.pulse, self.send, hello.stall_seconds)
+
+    def send(self, reply: Reply) -> None:
+        """Say something; two threads do."""
+        with self._lock:
+            self._connection.send_bytes(encode(reply))
+
+    def serve(self) -> None:
+        """Load the target, then answer until there is nobody to ask."""
+        self._heart.start()
+        try:
+            target: Target = _function(self._hello.loader)(self._hello.spec)
+            layout = self._hello.layout
+            self.send(Ready(target.info, target.supports(layout) if layout is not None else ""))
+        except Exception as error:  # noqa: BLE001  whatever a strange tree raises when it is imported
+            self.send(Refused(_reason(self._hello.spec, error)))
+            return
+        Execution.watcher = self.pulse
+        while True:
+            try:
+                raw = self._connection.recv_bytes()
+            except (EOFError, OSError):
+                return
+            self.pulse.forget()
+            self._heart.busy = True
+            self.send(self._answer(target, decode_request(raw)))
+            self._heart.busy = False
+
+    def _answer(self, target: Target, request: object) -> Reply:
+        try:
+            match request:
+                case Search():
+                    return Searched(_function(self._hello.searcher)(target, request.seed, self._hello.layout))
+                case Judge():
+                    return Judged(_judged(target, request.run, request.record))
+                case Shrink():
+                    return self._shrunk(target, request)
+        except Exception as error:  # noqa: BLE001  told as what it is: kvcheck's own mistake
+            return Broken(f"{type(error).__name__}: {one_line(error)}", traceback.format_exc(), self.pulse.run())
+        raise AssertionError(request)
+
+    def _shrunk(self, target: Target, request: Shrink) -> Shrunk:
+        best = [request.run]
+
+        def still_fails(run: Run) -> bool:
+            fails = request.signature in {v.signature for v in judge_run(target, run).violations}
+            if fails and complexity(run) < complexity(best[0]):
+                best[0] = run
+                self.send(Better(run))
+            return fails
+
+        shortest = shrink(request.run, still_fails, request.seconds)
+        return Shrunk(shortest, needs(shortest, still_fails))
+
+
+def search(target: Target, seed: int, layout: Layout | None) -> SearchResult:
+    """The searcher that is used if none is named."""
+    return search_one(target, seed, Features(), layout)
+
+
+def _judged(target: Target, run: Run, record: bool) -> RunResult:
+    return judge_run(target, run, record)
+
+
+def _function(name: str) -> Callable[..., Any]:
+    module, _, function = name.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return found
+
+
+def _reason(spec: str, error: Exception) -> str:
+    if isinstance(error, TargetError):
+        return one_line(error)
+    return f"{spec}: cannot be loaded: {type(error).__name__}: {one_line(error)}"
+
+
+def main() -> None:
+    """Serve the socket whose number is the only argument."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
+    Child(Connection(int(sys.argv[1]))).serve()
+
+
+if __name__ == "__main__":
+    main()

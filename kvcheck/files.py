@@ -1,0 +1,227 @@
+"""Reading and writing runs, traces and layouts: JSON with a version, written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from kvcheck.model.actions import Run
+from kvcheck.model.layout import Layout, LayoutError, validate
+from kvcheck.model.observation import Trace
+
+RUN_FILE = "run.json"
+"""The run inside a counterexample's folder."""
+EXPECTED_FILE = "expected.json"
+"""The verdicts expected of each target, inside a counterexample's folder."""
+VERSION = 1
+
+T = TypeVar("T")
+
+
+class InputError(Exception):
+    """A file that cannot be read as what it should be; the message is one line."""
+
+
+class OutputError(Exception):
+    """A file that cannot be written; the message is one line. What was there before is still there."""
+
+
+class _Head(msgspec.Struct):
+    """What tells the kinds of file apart."""
+
+    version: int = VERSION
+    actions: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    observations: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    layout: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    groups: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Expected(msgspec.Struct):
+    expected: dict[str, str]
+    version: int = VERSION
+
+
+# ---- reading -----------------------------------------------------------------------------------------------------
+
+
+def read_run(path: Path) -> Run:
+    """The run in a file or in a counterexample's folder; of a trace, the run that was recorded."""
+    found = read_run_or_trace(path)
+    return found.run if isinstance(found, Trace) else found
+
+
+def read_run_or_trace(path: Path) -> Run | Trace:
+    """A run or a recording of one, told apart by content; `path` may be a counterexample's folder."""
+    file = path / RUN_FILE if path.is_dir() else path
+    raw = _bytes_of(file)
+    head = _head(file, raw)
+    if head.observations is not msgspec.UNSET:
+        trace = _decoded(file, raw, Trace)
+        _check_run(file, trace.run)
+        return trace
+    if head.actions is msgspec.UNSET and head.layout is msgspec.UNSET:
+        raise InputError(f"{file}: neither a run nor a trace: it has no actions and no observations")
+    run = _decoded(file, raw, Run)
+    _check_run(file, run)
+    return run
+
+
+def read_layout(path: Path) -> Layout:
+    """The layout in a file; of a run or a trace, its layout."""
+    file = path / RUN_FILE if path.is_dir() else path
+    raw = _bytes_of(file)
+    head = _head(file, raw)
+    if head.groups is msgspec.UNSET:
+        return read_run(file).layout
+    return _valid(file, _decoded(file, raw, Layout))
+
+
+def expected_verdicts(path: Path) -> dict[str, str]:
+    """Verdict by target, as a counterexample's folder states it; empty if there is no such statement."""
+    file = (path if path.is_dir() else path.parent) / EXPECTED_FILE
+    if not file.is_file():
+        return {}
+    raw = _bytes_of(file)
+    _head(file, raw)
+    return _decoded(file, raw, _Expected).expected
+
+
+def _bytes_of(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror or error}") from error
+
+
+def _head(file: Path, raw: bytes) -> _Head:
+    head = _decoded(file, raw, _Head)
+    if head.version != VERSION:
+        raise InputError(f"{file}: version {head.version} is not known ({VERSION} is)")
+    return head
+
+
+def _decoded(file: Path, raw: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: {one_line(error)}") from error
+    except RecursionError as error:
+        raise InputError(f"{file}: nested too deeply") from error
+
+
+def _check_run(file: Path, run: Run) -> None:
+    if run.version != VERSION:
+        raise InputError(f"{file}: run version {run.version} is not known ({VERSION} is)")
+    _valid(file, run.layout)
+
+
+def _valid(file: Path, layout: Layout) -> Layout:
+    try:
+        return validate(layout)
+    except LayoutError as error:
+        raise InputError(f"{file}: the layout breaks {one_line(error)}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's text without line breaks; its type if it has no text."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+# ---- writing -----------------------------------------------------------------------------------------------------
+
+
+def write_run(path: Path, run: Run) -> None:
+    """A run, one action a line."""
+    write_whole(path, run_text(run).encode())
+
+
+def write_trace(path: Path, trace: Trace) -> None:
+    """A recording."""
+    write_whole(path, msgspec.json.encode(trace) + b"\n")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Any value that JSON can hold, for people to read too."""
+    write_whole(path, json_text(value).encode())
+
+
+def json_text(value: Any) -> str:
+    """Indented JSON with a final line break."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+
+
+def versioned(value: Layout | Run) -> dict[str, Any]:
+    """As plain data, the version always among it."""
+    plain: dict[str, Any] = msgspec.to_builtins(value)
+    return {"version": value.version, **plain}
+
+
+def run_text(run: Run) -> str:
+    """JSON with one action a line, for people and for diffs."""
+    lines = [f'  "version": {run.version}']
+    for name, value in versioned(run).items():
+        if name not in ("version", "layout", "actions"):
+            lines.append(f'  "{name}": {_compact(value)}')
+    lines.append(f'  "layout": {_compact(versioned(run.layout))}')
+    actions = ",\n".join(f"    {_compact(action)}" for action in run.actions)
+    lines.append(f'  "actions": [\n{actions}\n  ]' if run.actions else '  "actions": []')
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _compact(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace a file in one step: a reader, or whoever comes after a crash, finds the old content or the new."""
+    target = Path(os.path.realpath(path))
+    try:
+        if target.exists() and not target.is_file():
+            target.write_bytes(content)  # a pipe or a device: nothing to keep
+            return
+        _write_beside(target, content)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {_reason(error)}") from error
+
+
+def _write_beside(target: Path, content: bytes) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = target.with_name(f".{target.name[:100]}.{os.getpid()}-{threading.get_ident()}.part")
+    try:
+        with scratch.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            scratch.unlink(missing_ok=True)
+        raise
+
+
+def require_writable(path: Path) -> None:
+    """Find out now, not after an hour's work, that a file cannot be written.
+
+    Raises:
+        OutputError: it cannot.
+    """
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise OutputError(f"cannot write {path}: it is a folder")
+    parent = target.parent
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir() or not os.access(target if target.exists() else parent, os.W_OK):
+        raise OutputError(f"cannot write {path}: no permission, or {parent} is no folder")
+
+
+def _reason(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full"
+    return error.strerror or str(error)

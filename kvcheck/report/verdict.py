@@ -1,0 +1,60 @@
+"""The end of a campaign: all accounts, and what the verdict means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kvcheck.engines.campaign import Bucket, CampaignResult
+from kvcheck.invariants.registry import Severity
+from kvcheck.report.account import Account, replay_command
+from kvcheck.report.console import Screen
+
+_ORDER = {str(severity): rank for rank, severity in enumerate(Severity)}
+MOST_UNDETERMINED = 20
+
+
+def accounts_of(result: CampaignResult) -> list[tuple[Path, Account]]:
+    """An account of each bucket with its run file, worst first."""
+    buckets = sorted(result.buckets, key=lambda b: (_ORDER.get(b.violation.severity, 99), b.found_after))
+    return [(bucket.file, _account(bucket, result.plan.spec)) for bucket in buckets]
+
+
+def _account(bucket: Bucket, spec: str) -> Account:
+    remark = f"{bucket.times} times, first after {bucket.found_after:.1f} s"
+    if bucket.state != "confirmed":
+        remark += ", no time to shrink and replay it"
+    return Account(
+        violation=bucket.violation,
+        run=bucket.run,
+        reproduce=replay_command(bucket.file, spec),
+        trace=bucket.trace,
+        needs=bucket.needs,
+        remark=remark,
+    )
+
+
+def show_verdict(screen: Screen, result: CampaignResult) -> None:
+    """The last lines."""
+    screen.line()
+    reached = [f"{name} {count}" for name, count in result.witnesses.items() if count]
+    screen.line(f"situations reached: {', '.join(reached) or 'none'}")
+    for item in result.undetermined[:MOST_UNDETERMINED]:
+        times = f" ({item.times} times)" if item.times > 1 else ""
+        screen.line(f"undetermined: {item.code}: {item.message}{times}", "yellow")
+    if len(result.undetermined) > MOST_UNDETERMINED:
+        screen.line(f"undetermined: {len(result.undetermined) - MOST_UNDETERMINED} more, see --json", "yellow")
+    if result.buckets:
+        screen.line(f"runs and recordings: {result.plan.out}")
+    bound = f"{result.runs} runs, {result.actions} actions, seed {result.plan.seed}, {result.seconds:.0f} s"
+    if result.interrupted:
+        bound += ", interrupted"
+    screen.verdict(result.verdict, f": {_meaning(result)} ({bound})")
+
+
+def _meaning(result: CampaignResult) -> str:
+    if result.verdict == "violated":
+        return f"{len(result.buckets)} different violations"
+    if result.verdict == "undetermined":
+        return "no violation was found, but not everything was looked at"
+    reached = sum(1 for count in result.witnesses.values() if count)
+    return f"no violation in these runs, which came to all {reached} situations that the layouts allow; no proof"

@@ -1,0 +1,136 @@
+"""What every session with a real vLLM cache manager shares: names, event log, view, eviction from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kvcheck.model.actions import Arrive
+from kvcheck.model.layout import Layout
+from kvcheck.model.observation import CacheView, Event, RequestView, Tables
+from kvcheck.targets.vllm.api import Api
+from kvcheck.targets.vllm.names import GROUP_BYTES, KeyNames
+from kvcheck.targets.vllm.recorder import Recorder
+
+_STATUS = {
+    "WAITING": "waiting",
+    "WAITING_FOR_REMOTE_KVS": "loading",
+    "WAITING_FOR_STREAMING_REQ": "idle",
+    "RUNNING": "running",
+    "PREEMPTED": "preempted",
+}
+
+
+class CacheSession:
+    """Observes one cache manager. Subclasses drive it, and say which requests there are."""
+
+    def __init__(self, api: Api, layout: Layout, manager: Any) -> None:
+        self._api = api
+        self._layout = layout
+        self._manager = manager
+        self.promises = api.promises(layout)
+        self._names = KeyNames(layout.hash_block, self.promises.hash_lookahead, api.external_hash)
+        self._recorder = Recorder(manager, self._names)
+        for name in ("get_computed_blocks", "get_computed_blocks_for_connector"):
+            if hasattr(manager, name):
+                setattr(manager, name, self._recorder.looking_up(getattr(manager, name)))
+        self._arrivals: dict[str, Arrive] = {}
+
+    def _requests(self) -> dict[str, Any]:
+        """The server's requests by label."""
+        raise NotImplementedError
+
+    def _running(self) -> Iterable[Any]:
+        """Those that run."""
+        raise NotImplementedError
+
+    def _waiting(self) -> Iterable[Iterable[Any]]:
+        """The queues of those that do not."""
+        raise NotImplementedError
+
+    def _holders(self) -> tuple[tuple[tuple[int, int], ...], int]:
+        """References outside the tables, by block, and how many blocks await a step in flight."""
+        raise NotImplementedError
+
+    def _made_request(self, arrive: Arrive) -> Any:
+        """The server's request object for an arrival."""
+        self._arrivals[arrive.label] = arrive
+        self._names.arrive(arrive.label, arrive.salt, arrive.adapter)
+        request = self._api.request(arrive, self._layout, len(self._arrivals))
+        self._names.learn(arrive.label, request)
+        return request
+
+    def evict(self, group: int, label: str, prefix: int) -> bool:
+        """Evict the cached blocks with this key."""
+        hashes, index = self._names.hashes(label), prefix // self._layout.hash_block - 1
+        if prefix % self._layout.hash_block or not 0 <= index < len(hashes):
+            return False
+        raw = hashes[index] + group.to_bytes(GROUP_BYTES, "big")
+        blocks = {block for key, ids in self._api.key_map(self._manager.block_pool) if key == raw for block in ids}
+        if blocks:
+            self._manager.evict_blocks(blocks)
+        return bool(blocks)
+
+    def take_log(self) -> tuple[Event, ...]:
+        """Events since the last call."""
+        return self._recorder.take()
+
+    def view(self) -> CacheView:
+        """The bookkeeping as it is."""
+        requests = self._requests()
+        for label, request in requests.items():
+            self._recorder.learn(label, request)
+        pool = self._manager.block_pool
+        holders, deferred = self._holders()
+        free = pool.free_block_queue
+        return CacheView(
+            refs=(0, *[block.ref_cnt for block in pool.blocks[1:]]),
+            free=tuple([block.block_id for block in free.get_all_free_blocks()]),
+            free_count=free.num_free_blocks,
+            keys=self._keys(pool),
+            block_keys=self._block_keys(pool),
+            tables=self._tables(),
+            holders=holders,
+            requests={label: self._request_view(r) for label, r in requests.items()},
+            running=tuple([r.request_id for r in self._running()]),
+            waiting=tuple([r.request_id for queue in self._waiting() for r in queue]),
+            deferred=deferred,
+        )
+
+    def _keys(self, pool: Any) -> tuple[tuple[int, int, int, int], ...]:
+        found = []
+        for raw, blocks in self._api.key_map(pool):
+            group, key = self._names.key(raw)
+            found += [(group, block, *key) for block in blocks]
+        return tuple(found)
+
+    def _block_keys(self, pool: Any) -> tuple[tuple[int, int, int, int], ...]:
+        found = []
+        for block in pool.blocks:
+            if block.block_hash is not None:
+                group, key = self._names.key(block.block_hash)
+                found.append((group, block.block_id, *key))
+        for block_id, raws in pool.cached_block_hashes_by_block.items():
+            for raw in raws:
+                group, key = self._names.key(raw)
+                found.append((group, block_id, *key))
+        return tuple(found)
+
+    def _tables(self) -> dict[str, Tables]:
+        singles = self._manager.coordinator.single_type_managers
+        labels = dict.fromkeys(label for single in singles for label in single.req_to_blocks)
+        return {
+            label: tuple(tuple([block.block_id for block in single.req_to_blocks.get(label, ())]) for single in singles)
+            for label in labels
+        }
+
+    @staticmethod
+    def _request_view(request: Any) -> RequestView:
+        return RequestView(
+            _STATUS.get(request.status.name, "held"),  # type: ignore[arg-type]
+            request.num_prompt_tokens,
+            request.num_tokens,
+            request.num_computed_tokens,
+            request.num_in_flight_tokens,
+            request.num_output_placeholders,
+        )
