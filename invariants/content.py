@@ -11,9 +11,23 @@ from kvcheck.model.shadow import WrongRead
 
 
 def _wrong(moment: Moment, what: str) -> Iterator[Finding]:
+    if moment.observation.failure is not None:
+        return  # the server died on this output: nobody has seen it
     for read in moment.wrong:
-        if read.what == what and (what == "store" or moment.alive(read.label)):
+        if read.what == what and (what == "store" or (moment.alive(read.label) and not _discarded(moment, read.label))):
             yield Finding(_sentence(read), (read.group,))
+
+
+def _discarded(moment: Moment, label: str) -> bool:
+    """Whether a load failed in this step and the server takes back what the request computed in it (R7.10)."""
+    plan, view, processed = moment.executed, moment.view, moment.observation.processed
+    if plan is None or view is None or processed is None or processed.kept.get(label):
+        return False
+    if not any(load.arrives is not None and not load.asynchronous for load in plan.loads):
+        return False
+    request = view.requests.get(label)
+    item = next(r for r in plan.requests if r.label == label)
+    return request is None or request.computed < item.start + item.count
 
 
 def _sentence(read: WrongRead) -> str:

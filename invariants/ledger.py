@@ -59,6 +59,8 @@ class Ledger:
         self.scheduled = 0
         self.executed = 0
         self.prefixes: dict[str, Prefixes] = {}
+        self.retold: set[str] = set()
+        self.failed_loads: set[str] = set()
         self.arrivals: dict[str, Arrive] = {}
         self.high_water: dict[str, int] = {}
         self.passes_without_progress = 0
@@ -84,8 +86,10 @@ class Ledger:
         self.moment = moment
         if isinstance(moment.action, Arrive) and not moment.observation.skipped:
             self._arrive(moment.action, moment.action.prompt)
-        if moment.observation.plan is not None:
-            self.scheduled = moment.observation.plan.seq
+        plan = moment.observation.plan
+        if plan is not None:
+            self.scheduled = plan.seq
+            self.failed_loads.update(load.label for load in plan.loads if load.arrives is not None)
 
     def apply(self, event: Event) -> None:
         """Book one event."""
@@ -110,6 +114,7 @@ class Ledger:
             self.lookups[event.label] = event
         elif isinstance(event, Retold):
             self._arrive(self.arrivals[event.label], event.tokens)
+            self.retold.add(event.label)
         elif isinstance(event, Clear):
             self.keys.clear()
             self.by_block.clear()

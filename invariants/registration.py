@@ -39,6 +39,8 @@ def names(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
                 if event.label and (*key, block) not in waiting:
                     suspects[id(event)] = event
     for event in suspects.values():
+        if _computed_again(event, moment, ledger):
+            continue
         wrong = moment.shadow.check_key(event, ledger.prefixes[event.label])
         if wrong is not None:
             yield Finding(
@@ -46,6 +48,31 @@ def names(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
                 f"tokens and holds, for position {wrong.position}, {wrong.held}",
                 (event.group,),
             )
+
+
+def _computed_again(event: Register, moment: Moment, ledger: Ledger) -> bool:
+    """Whether the request goes back behind this key because a load of its failed (R7.10.1)."""
+    request = moment.view.requests.get(event.label) if moment.view else None
+    return event.label in ledger.failed_loads and request is not None and request.computed < event.length
+
+
+@invariant(
+    "registration.own-tokens",
+    "a request's blocks are registered under the names of its own tokens",
+    Severity.CORRUPTION,
+    "R1.10 R6.9",
+    event=Register,
+)
+def own_tokens(register: Register, ledger: Ledger) -> Iterator[Finding]:
+    """A key of other tokens serves this request's content to whoever asks for those."""
+    if not register.label or (ledger.promises.hash_lookahead and register.label in ledger.retold):
+        return
+    if ledger.key(register.group, register.label, register.length)[2] != register.key:
+        yield Finding(
+            f"block {register.block} holds {register.label}'s first {register.length} tokens and is registered for "
+            f"other ones, in group {register.group}",
+            (register.group,),
+        )
 
 
 @invariant(
@@ -89,8 +116,8 @@ def null(register: Register, ledger: Ledger) -> Iterator[Finding]:
 )
 def complete(commit: Commit, ledger: Ledger) -> Iterator[Finding]:
     """Full attention keeps every block, so every whole block below the bound must have got its key by now."""
-    if not ledger.layout.caching:
-        return
+    if not ledger.layout.caching or (ledger.promises.hash_lookahead and commit.label in ledger.retold):
+        return  # a session's old keys look ahead to a token that it has discarded, as do the cells they stand for
     for group, spec in enumerate(ledger.layout.groups):
         if not spec.keeps_whole_prefix:
             continue
@@ -156,13 +183,11 @@ def events(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
         group, length, _ = min(missing)
         yield Finding(
             f"a prefix of {length} tokens is registered in group {group}, but a mirror of the events has lost it",
-            (group,),
-            "missing",
+            detail="missing",
         )
     if surplus:
         group, length, _ = min(surplus)
         yield Finding(
             f"a mirror of the events has a prefix of {length} tokens in group {group} that is not registered",
-            (group,),
-            "surplus",
+            detail="surplus",
         )

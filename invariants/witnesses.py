@@ -38,16 +38,9 @@ def witness(name: str, description: str, possible: Possible = lambda layout: Tru
     return register
 
 
-def possible_witnesses(layout: Layout) -> tuple[str, ...]:
+def possible_witnesses(layout: Layout) -> tuple[Witness, ...]:
     """The situations that can come up with this layout."""
-    return tuple(w.name for w in WITNESSES.values() if w.possible(layout))
-
-
-def witnessed(moment: Moment, ledger: Ledger) -> Iterator[str]:
-    """The situations of this moment."""
-    for one in WITNESSES.values():
-        if one.happens(moment, ledger):
-            yield one.name
+    return tuple(w for w in WITNESSES.values() if w.possible(layout))
 
 
 def _caches(layout: Layout) -> bool:
@@ -93,7 +86,7 @@ def _copy_on_hit(moment: Moment, ledger: Ledger) -> bool:
 @witness(
     "copy-by-producer",
     "a running request's registration moves to a copy",
-    lambda layout: layout.partial_hits and not layout.eagle_groups,
+    lambda layout: layout.partial_hits,
 )
 def _copy_by_producer(moment: Moment, ledger: Ledger) -> bool:
     plan, view = moment.observation.plan, moment.view
@@ -116,8 +109,8 @@ def _diverging(layout: Layout) -> bool:
 
 def _attention_and_mamba(event: Lookup, ledger: Ledger) -> tuple[int, int]:
     groups = ledger.layout.groups
-    attention = next(n for n, g in zip(event.lengths, groups, strict=True) if g.keeps_whole_prefix)
-    mamba = max(n for n, g in zip(event.lengths, groups, strict=True) if not g.is_attention)
+    attention = next((n for n, g in zip(event.lengths, groups, strict=True) if g.keeps_whole_prefix), 0)
+    mamba = max((n for n, g in zip(event.lengths, groups, strict=True) if not g.is_attention), default=0)
     return attention, mamba
 
 

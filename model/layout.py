@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -92,7 +93,7 @@ class Connector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     reports: Literal["blocks", "request"] = "blocks"
 
 
-class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):
     """The configuration of one server.
 
     ``num_blocks`` includes the null block. ``match_unit``, ``max_model_len``, ``token_budget``,
@@ -126,12 +127,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     worker_generation: Literal[1, 2] = 1
     events: bool = False
 
-    @property
+    @cached_property
     def asynchronous(self) -> bool:
         """Whether a step may be scheduled before the one before it was processed (R8.2)."""
         return self.steps_in_flight > 1
 
-    @property
+    @cached_property
     def has_mamba(self) -> bool:
         """Whether some group keeps recurrent states."""
         return any(not g.is_attention for g in self.groups)
@@ -141,7 +142,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Whether some group registers only what some boundary can reach, so that retention matters (R5.6)."""
         return any(g.kind in ("sliding_window", "mamba") for g in self.groups)
 
-    @property
+    @cached_property
     def draft_tokens(self) -> int:
         """Drafts a step."""
         return self.drafter.tokens if self.drafter else 0
@@ -156,17 +157,20 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """r of R1: tokens at the end of a prefill that may be prefilled again."""
         return max(0, self.prefill_lookahead - 1)
 
-    def block_tokens(self, group: int) -> int:
-        """Tokens that one block of this group stands for: attention is spread over the DCP ranks (R1)."""
-        spec = self.groups[group]
-        return spec.block_size * self.dcp if spec.is_attention else spec.block_size
+    @cached_property
+    def _block_tokens(self) -> tuple[int, ...]:
+        return tuple(g.block_size * self.dcp if g.is_attention else g.block_size for g in self.groups)
 
-    @property
+    def block_tokens(self, group: int) -> int:
+        """Tokens that one block of this group stands for: attention is spread over the DCP ranks (R1.6)."""
+        return self._block_tokens[group]
+
+    @cached_property
     def scheduler_block(self) -> int:
         """S of R1, in tokens."""
         return math.lcm(*(self.block_tokens(i) for i in range(len(self.groups))))
 
-    @property
+    @cached_property
     def hash_block(self) -> int:
         """h of R1, in tokens: the distance between two positions that have a hash."""
         if len(self.groups) == 1 or not (self.caching or self.connector):
@@ -183,7 +187,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return smallest
         return next((g.block_size for g in self.groups if not g.is_attention), smallest)
 
-    @property
+    @cached_property
     def eagle_groups(self) -> frozenset[int]:
         """Groups treated as EAGLE: those flagged, or all when a drafter of the family flags none (R1).
 
@@ -191,16 +195,17 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """
         if self.drafter is None or not self.drafter.is_eagle:
             return frozenset()
-        flagged = {self._lookup_spec(g) for g in self.groups if g.eagle}
+        flagged = {self.lookup_spec(g) for g in self.groups if g.eagle}
         if not flagged:
             return frozenset(range(len(self.groups)))
-        return frozenset(i for i, g in enumerate(self.groups) if self._lookup_spec(g) in flagged)
+        return frozenset(i for i, g in enumerate(self.groups) if self.lookup_spec(g) in flagged)
 
     @staticmethod
-    def _lookup_spec(group: Group) -> Group:
+    def lookup_spec(group: Group) -> Group:
+        """The group as lookups see it: groups that are equal so are looked up together (R1.5)."""
         return msgspec.structs.replace(group, eagle=False)
 
-    @property
+    @cached_property
     def partial_hits(self) -> bool:
         """Whether hits may end inside a block (R3)."""
         h = self.hash_block
@@ -212,7 +217,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             and all(g.fine_grained or g.block_size == h for g in self.groups)
         )
 
-    @property
+    @cached_property
     def granularity(self) -> int:
         """Every hit is a multiple of this many tokens (R3)."""
         return self.hash_block if self.partial_hits else self.scheduler_block
@@ -292,8 +297,8 @@ def _group_problems(layout: Layout) -> list[str]:
             found.append(f"R1: {name}: block_size must be at least 1")
         if (g.kind == "sliding_window") != (g.window > 1):
             found.append(f"R2: {name}: a window belongs to sliding-window groups and has at least two tokens there")
-        if (g.kind == "chunked_local") != (g.chunk > 0):
-            found.append(f"R2: {name}: a chunk belongs to chunked-local groups and must be positive there")
+        if (g.kind == "chunked_local") != (g.chunk > 1):
+            found.append(f"R2: {name}: a chunk belongs to chunked-local groups and has at least two tokens there")
         if g.kind == "chunked_local" and g.block_size > 0 and g.chunk % g.block_size:
             found.append(f"R2: {name}: the chunk {g.chunk} must be a multiple of the block size {g.block_size}")
         if g.is_attention and (g.speculative_blocks or g.checkpoint_blocks or g.checkpoint_alignment):
@@ -311,6 +316,8 @@ def _combination_problems(layout: Layout) -> list[str]:
             found.append("R1: match_unit needs several groups")
         elif layout.match_unit < 1 or any(size % layout.match_unit for size in sizes):
             found.append(f"R1: match_unit {layout.match_unit} must divide every block size {sizes}")
+    if len(groups) > 1 and len({layout.lookup_spec(g) for g in groups}) == 1:
+        found.append("R1.5: several groups are of at least two kinds")
     recurrent = {(g.block_size, g.speculative_blocks, g.checkpoint_blocks) for g in groups if not g.is_attention}
     if len(recurrent) > 1:
         found.append("R2: all Mamba groups share one block size and one number of speculative blocks")

@@ -24,7 +24,7 @@ from kvcheck.targets.errors import TargetError
 class Commands(click.Group):
     """Every module of `kvcheck.cli.commands` is a command; only the one that is asked for is imported."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
         """The names of all commands."""
         return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__))
 
@@ -90,5 +90,3 @@ def _own_mistake(error: Exception) -> str:
     except OSError:
         return told
     return f"{told}: {file} has the traceback"
-
-

@@ -25,14 +25,10 @@ STDOUT = "-"
 
 def target_option(default: str | None, required: bool = False, note: str = "") -> Callable[[Command], Command]:
     """--target."""
-    return click.option(
-        "--target",
-        metavar="T",
-        default=default,
-        required=required,
-        show_default=default is not None,
-        help=f"Code to check: {FORMS}.{note}",
-    )
+    told = f"Code to check: {FORMS}.{note}"
+    if default is None:
+        return click.option("--target", metavar="T", required=required, help=told)
+    return click.option("--target", metavar="T", default=default, show_default=True, help=told)
 
 
 def json_option(command: Command) -> Command:

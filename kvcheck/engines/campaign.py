@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from kvcheck.engines.buckets import MOST_BUCKETS, Bucket, Buckets
+from kvcheck.engines.clock import Clock
 from kvcheck.engines.findings import Findings
-from kvcheck.engines.search import SearchResult
 from kvcheck.engines.seeds import seed_of_run
-from kvcheck.engines.shrink import complexity
+from kvcheck.engines.tally import Tally, Undetermined
 from kvcheck.engines.watched import HANG, Stopped, Watched, code_and_message
 from kvcheck.engines.workers import Limits, WorkerDied, WorkerHung
-from kvcheck.invariants.registry import Violation
-from kvcheck.invariants.witnesses import WITNESSES
-from kvcheck.model.actions import ACTION_KINDS, Run
+from kvcheck.model.actions import Run
 from kvcheck.model.layout import Layout
 from kvcheck.model.observation import TargetInfo, Trace
 from kvcheck.targets.errors import TargetError
 
-MOST_BUCKETS = 200
-MOST_UNDETERMINED = 50
 SHRINK_SECONDS = 20.0
 """The most that the shrinking of one bucket may take."""
 CONFIRM_SECONDS = 2.0
-"""What the two replays of a bucket are expected to take."""
+"""What the replays of a bucket are expected to take."""
 
 Verdict = Literal["passed", "violated", "undetermined"]
+Task = Callable[[Watched], None]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,32 +47,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     searcher: str = "kvcheck.engines.worker_child:search"
 
 
-class Bucket(msgspec.Struct, kw_only=True):
-    """All that has one signature. ``run`` is the shortest known, ``index`` the run of the campaign that found it."""
-
-    signature: str
-    violation: Violation
-    run: Run
-    original: Run
-    index: int
-    found_after: float
-    file: Path
-    times: int = 1
-    state: Literal["found", "shrinking", "shrunk", "confirmed", "lost"] = "found"
-    needs: tuple[str, ...] = ()
-    trace: Trace | None = None
-
-
-class Undetermined(msgspec.Struct, kw_only=True):
-    """Something that nothing can be said about, and how often."""
-
-    code: str
-    message: str
-    times: int = 1
-
-
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a campaign is."""
+    """How far a campaign is. ``buckets``: signature, how often, state."""
 
     runs: int
     actions: int
@@ -105,32 +78,27 @@ class CampaignResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Campaign:
-    """One campaign. ``run`` blocks; ``interrupt`` may be called from a signal handler."""
+    """One campaign. ``run`` blocks, with a thread for each worker process; ``interrupt``, ``kill`` and
+    ``found_something`` are for signal handlers."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.interrupted = False
         self._findings = Findings(plan.out, plan.spec)
-        self._lock = threading.Condition()
-        self._began = time.monotonic()
-        self._search_end = self._began + plan.seconds if plan.seconds is not None else float("inf")
+        self._buckets = Buckets(self._findings)
+        self._tally = Tally()
+        self._clock = Clock(plan.seconds)
+        self._tasks = threading.Condition()
         self._next_index = 0
         self._busy = 0
         self._shrinking = 0
         self._shrink_seconds = 0.0
-        self._search_over_at: float | None = None
         self._stopping = False
         self._error: BaseException | None = None
         self._info = plan.info
         self._watched: list[Watched] = []
-        self._buckets: dict[str, Bucket] = {}
-        self._undetermined: dict[tuple[str, str], Undetermined] = {}
-        self._runs = self._actions = self._skipped = 0
-        self._witnesses: Counter[str] = Counter()
-        self._possible: set[str] = set()
-        self._kinds: Counter[str] = Counter()
 
-    def run(self, watch: Callable[[Progress], None] = lambda progress: None, every: float = 0.25) -> CampaignResult:
+    def run(self, watch: Callable[[Progress], None] | None = None, every: float = 0.25) -> CampaignResult:
         """Work until a limit is reached, and tell ``watch`` how far it is.
 
         Raises:
@@ -139,12 +107,17 @@ class Campaign:
         threads = [threading.Thread(target=self._work, name=f"worker-{i}", daemon=True) for i in range(self.plan.jobs)]
         for thread in threads:
             thread.start()
-        while any(thread.is_alive() for thread in threads):
-            self._wait(threads, every)
-            watch(self.progress())
-            if self.interrupted or self._error or time.monotonic() > self._hard_end():
-                self._stop()
-        if self._error is not None and (not isinstance(self._error, TargetError) or not self._runs):
+        try:
+            while any(thread.is_alive() for thread in threads):
+                _join(threads, every)
+                if watch is not None:
+                    watch(self.progress())
+                if self.interrupted or self._error or time.monotonic() > self._clock.hard_end:
+                    self.kill()
+        finally:
+            self.kill()
+            _join(threads, 10.0)
+        if self._error is not None and (not isinstance(self._error, TargetError) or not self._tally.runs):
             raise self._error
         return self._result()
 
@@ -152,29 +125,30 @@ class Campaign:
         """Stop soon; what was found so far is reported."""
         self.interrupted = True
 
+    def kill(self) -> None:
+        """End all workers at once."""
+        self._stopping = True
+        for watched in list(self._watched):
+            watched.stop()
+
     @property
     def found_something(self) -> bool:
         """Whether there is a violation to report."""
-        return any(bucket.state != "lost" for bucket in list(self._buckets.values()))
-
-    def kill(self) -> None:
-        """End all workers at once."""
-        self._stop()
+        return self._buckets.any_unlocked()
 
     def progress(self) -> Progress:
         """How far it is now."""
-        with self._lock:
-            reached = sum(1 for name in self._possible if self._witnesses[name])
-            return Progress(
-                runs=self._runs,
-                actions=self._actions,
-                seconds=time.monotonic() - self._began,
-                reached=reached,
-                possible=len(self._possible),
-                buckets=tuple((b.signature, b.times, b.state) for b in self._buckets.values()),
-                undetermined=sum(u.times for u in self._undetermined.values()),
-                searching=self._search_over_at is None,
-            )
+        witnesses = self._tally.witnesses
+        return Progress(
+            runs=self._tally.runs,
+            actions=self._tally.actions,
+            seconds=self._clock.elapsed,
+            reached=sum(1 for count in witnesses.values() if count),
+            possible=len(witnesses),
+            buckets=tuple((b.signature, b.times, b.state) for b in self._buckets.all()),
+            undetermined=sum(item.times for item in self._tally.undetermined),
+            searching=not self._clock.search_is_over,
+        )
 
     # ---- threads: each drives one worker process -------------------------------------------------------------------
 
@@ -188,12 +162,9 @@ class Campaign:
             searcher=plan.searcher,
             expected=plan.info,
         )
+        self._watched.append(watched)
         try:
-            with self._lock:
-                self._watched.append(watched)
-                if self._stopping:
-                    return
-            if self._begin(watched):
+            if not self._stopping and self._begin(watched):
                 while (task := self._next_task()) is not None:
                     self._do(task, watched)
         except Stopped:
@@ -204,19 +175,21 @@ class Campaign:
             watched.close()
 
     def _begin(self, watched: Watched) -> bool:
-        """Load the target; False if this campaign cannot be."""
+        """Load the target; False if nothing can be done with it."""
         try:
             info, unsupported = watched.start(), watched.unsupported()
         except (WorkerDied, WorkerHung) as error:
-            self._note("worker-died", f"a worker did not survive loading the target: {error}")
+            self._tally.note("worker-died", f"a worker did not survive loading the target: {error}")
             return False
         self._info = info
+        self._clock.begin_search()
         if unsupported:
-            self._note("not-supported", unsupported, times=0)
+            self._tally.note("not-supported", unsupported)
         return not unsupported
 
-    def _next_task(self) -> Callable[[Watched], None] | None:
-        with self._lock:
+    def _next_task(self) -> Task | None:
+        """What to do next; None if there will be nothing any more."""
+        with self._tasks:
             while not self._stopping:
                 task = self._choose_task()
                 if task is not None:
@@ -224,210 +197,138 @@ class Campaign:
                     return task
                 if not self._busy:
                     return None
-                self._lock.wait(0.2)
+                self._tasks.wait(0.2)
         return None
 
-    def _do(self, task: Callable[[Watched], None], watched: Watched) -> None:
+    def _do(self, task: Task, watched: Watched) -> None:
         try:
             task(watched)
         finally:
-            with self._lock:
+            with self._tasks:
                 self._busy -= 1
-                self._lock.notify_all()
+                self._tasks.notify_all()
 
-    def _choose_task(self) -> Callable[[Watched], None] | None:
-        shrunk = next((b for b in self._buckets.values() if b.state == "shrunk"), None)
-        if shrunk is not None:
-            shrunk.state = "shrinking"
+    def _choose_task(self) -> Task | None:
+        """Replaying comes before shrinking, and shrinking before searching, as far as it may."""
+        if (shrunk := self._buckets.take("shrunk", "confirming")) is not None:
             return lambda watched: self._confirm(watched, shrunk)
-        found = next((b for b in self._buckets.values() if b.state == "found"), None)
-        if found is not None and self._may_shrink():
-            found.state = "shrinking"
-            self._shrinking += 1
+        may_search = self._may_search()
+        if not may_search or self._may_shrink():
             seconds = self._seconds_to_shrink()
-            return lambda watched: self._shrink(watched, found, seconds)
-        if self._may_search():
+            if (found := self._buckets.take("found", "shrinking")) is not None:
+                self._shrinking += 1
+                return lambda watched: self._shrink(watched, found, seconds)
+        if may_search:
             index, self._next_index = self._next_index, self._next_index + 1
             return lambda watched: self._search(watched, index)
         return None
 
     def _may_search(self) -> bool:
-        within = self.plan.runs is None or self._next_index < self.plan.runs
-        if within and time.monotonic() < self._search_end:
-            return True
-        if self._search_over_at is None:
-            self._search_over_at = time.monotonic()
-        return False
+        if self.plan.runs is not None and self._next_index >= self.plan.runs:
+            self._clock.end_search()
+        return not self._clock.search_is_over
 
     def _may_shrink(self) -> bool:
-        """Shrinking takes no more than half of the workers, and of a single worker half the time, while others search."""
-        if not self._may_search():
-            return True
+        """While the search goes on, shrinking gets half of the workers at most, and half of the time."""
         if self._shrinking >= max(1, self.plan.jobs // 2):
             return False
-        elapsed = (time.monotonic() - self._began) * self.plan.jobs
-        return self._shrink_seconds <= elapsed / 2
+        return self._shrink_seconds <= self._clock.elapsed * self.plan.jobs / 2
 
     def _seconds_to_shrink(self) -> float:
-        waiting = 1 + sum(b.state == "found" for b in self._buckets.values())
-        left = self._hard_end() - time.monotonic()
-        if left == float("inf"):
-            return SHRINK_SECONDS
-        return max(1.0, min(SHRINK_SECONDS, left * self.plan.jobs / waiting - CONFIRM_SECONDS))
-
-    def _hard_end(self) -> float:
-        """When even shrinking and replaying has to stop: some time after the search."""
-        if self._search_over_at is None and self.plan.seconds is None:
-            return float("inf")
-        over = self._search_over_at if self._search_over_at is not None else self._search_end
-        seconds = self.plan.seconds if self.plan.seconds is not None else over - self._began
-        return over + min(60.0, max(10.0, seconds / 2))
+        share = self._clock.left * self.plan.jobs / max(1, self._buckets.waiting())
+        return max(1.0, min(SHRINK_SECONDS, share - CONFIRM_SECONDS))
 
     # ---- what a worker is given to do ------------------------------------------------------------------------------
 
     def _search(self, watched: Watched, index: int) -> None:
         result = watched.search(seed_of_run(self.plan.seed, index))
-        with self._lock:
-            self._count(result)
-            for violation in {v.signature: v for v in result.violations}.values():
-                self._sort(violation, result.run, index)
+        self._tally.count(result)
+        for violation in {v.signature: v for v in result.violations}.values():
+            self._buckets.sort(violation, result.run, index)
         if result.undetermined:
             self._note_run(*code_and_message(result.undetermined), result.run, index)
 
-    def _count(self, result: SearchResult) -> None:
-        self._runs += 1
-        self._actions += result.actions
-        self._skipped += result.skipped
-        self._witnesses.update(result.witnesses)
-        self._possible.update(result.possible)
-        self._kinds.update(result.actions_by_kind)
-
-    def _sort(self, violation: Violation, run: Run, index: int) -> None:
-        signature = violation.signature
-        bucket = self._buckets.get(signature)
-        if bucket is not None:
-            bucket.times += 1
-            if bucket.state != "found" or complexity(run) >= complexity(bucket.run):
-                return
-            bucket.run = bucket.original = run
-            bucket.violation, bucket.index = violation, index
-        elif len(self._buckets) >= MOST_BUCKETS:
-            self._note("too-many-buckets", f"more than {MOST_BUCKETS} different violations: the rest is not kept")
-            return
-        file = self._findings.save(signature, run)
-        if bucket is None:
-            self._buckets[signature] = Bucket(
-                signature=signature,
-                violation=violation,
-                run=run,
-                original=run,
-                index=index,
-                found_after=time.monotonic() - self._began,
-                file=file,
-            )
-
     def _shrink(self, watched: Watched, bucket: Bucket, seconds: float) -> None:
         began = time.monotonic()
-
-        def better(run: Run) -> None:
-            bucket.run = run
-
         try:
-            shrunk = watched.shrink(bucket.original, bucket.signature, seconds, better)
-            bucket.run, bucket.needs = shrunk.run, shrunk.needs
+            shrunk = watched.shrink(bucket.original, bucket.signature, seconds)
         finally:
-            with self._lock:
+            with self._tasks:
                 self._shrinking -= 1
                 self._shrink_seconds += time.monotonic() - began
+        bucket.run, bucket.needs, bucket.violation = shrunk.run, shrunk.needs, shrunk.violation or bucket.violation
         self._findings.save(bucket.signature, bucket.run)
         bucket.state = "shrunk"
 
     def _confirm(self, watched: Watched, bucket: Bucket) -> None:
-        """Replay the shrunk run twice in a new process, and if that shows nothing, the run as it was found."""
-        traces = self._replays(watched, bucket, bucket.run)
-        if bucket.state != "confirmed" and bucket.run != bucket.original:
-            traces = self._replays(watched, bucket, bucket.original)
+        """Replay the shrunk run in a new process, and if that shows nothing, the run as it was found."""
+        traces: tuple[Trace, ...] = ()
+        for run in (bucket.run, bucket.original) if bucket.run != bucket.original else (bucket.run,):
+            traces = self._replays(watched, bucket, run)
             if bucket.state == "confirmed":
-                bucket.run, bucket.needs = bucket.original, ()
-        if bucket.state == "confirmed":
-            self._findings.save(bucket.signature, bucket.run, traces[:1])
-            return
+                self._findings.save(bucket.signature, run, traces[:1])
+                return
         bucket.state = "lost"
         self._findings.discard(bucket.signature)
         file = self._findings.save_undetermined(bucket.signature, bucket.original, traces)
-        self._note("not-reproducible", f"{bucket.signature}: seen once, not when its run was replayed ({file})")
+        self._tally.note("not-reproducible", f"{bucket.signature}: not seen when its run was replayed ({file})")
 
     def _replays(self, watched: Watched, bucket: Bucket, run: Run) -> tuple[Trace, ...]:
+        """Two replays, of a hang one, because it was judged twice when it was found; what they recorded."""
         watched.renew()
         results = [watched.judge(run, record=True) for _ in range(1 if bucket.signature.startswith(HANG) else 2)]
         traces = tuple(result.trace for result in results if result.trace is not None)
-        found = [next((v for v in r.violations if v.signature == bucket.signature), None) for r in results]
-        if all(found):
-            assert found[0] is not None
-            bucket.violation, bucket.state = found[0], "confirmed"
+        shown = [next((v for v in r.violations if v.signature == bucket.signature), None) for r in results]
+        if shown[0] is not None and all(shown):
+            if run != bucket.run:
+                bucket.run, bucket.needs = run, ()
+            bucket.violation, bucket.state = shown[0], "confirmed"
             bucket.trace = traces[0] if traces else None
             if len({msgspec.msgpack.encode(trace.observations) for trace in traces}) > 1:
                 self._note_run("disagrees-with-itself", f"{bucket.signature}: two replays differ", run, bucket.index)
         return traces
 
-    # ---- what nothing can be said about ----------------------------------------------------------------------------
-
-    def _note(self, code: str, message: str, times: int = 1) -> bool:
-        """Keep it; False if it was known. ``times`` 0: the same told by several workers counts once."""
-        with self._lock:
-            known = self._undetermined.get((code, message))
-            if known is not None:
-                known.times += times
-                return False
-            if len(self._undetermined) >= MOST_UNDETERMINED:
-                code, message = "more", "more undetermined results than are kept"
-                self._undetermined.setdefault((code, message), Undetermined(code=code, message=message))
-                return False
-            self._undetermined[code, message] = Undetermined(code=code, message=message)
-            return True
-
     def _note_run(self, code: str, message: str, run: Run, index: int) -> None:
-        if self._note(code, message) and run.actions:
+        if self._tally.note(code, message) and run.actions:
             self._findings.save_undetermined(f"{code}-run-{index}", run)
 
     # ---- the end ---------------------------------------------------------------------------------------------------
 
-    def _wait(self, threads: list[threading.Thread], seconds: float) -> None:
-        end = time.monotonic() + seconds
-        for thread in threads:
-            thread.join(max(0.0, end - time.monotonic()))
-
-    def _stop(self) -> None:
-        with self._lock:
-            self._stopping = True
-            self._lock.notify_all()
-            watched = list(self._watched)
-        for one in watched:
-            one.stop()
-
     def _result(self) -> CampaignResult:
-        if self._error is not None:
-            self._note("target-lost", str(self._error))
-        if not self._runs and not self._undetermined:
-            self._note("no-runs", "no run was made")
-        if self._findings.error:
-            self._note("cannot-write", self._findings.error)
-        for name in sorted(n for n in self._possible if not self._witnesses[n]):
-            self._note("never-reached", f"{name}: {WITNESSES[name].description}" if name in WITNESSES else name)
-        assert self._info is not None
-        buckets = tuple(b for b in self._buckets.values() if b.state != "lost")
-        verdict: Verdict = "violated" if buckets else "undetermined" if self._undetermined else "passed"
+        self._note_the_rest()
+        buckets, undetermined = self._buckets.all(), self._tally.undetermined
         return CampaignResult(
             plan=self.plan,
-            info=self._info,
-            verdict=verdict,
-            runs=self._runs,
-            actions=self._actions,
-            skipped=self._skipped,
-            seconds=time.monotonic() - self._began,
+            info=self._info or TargetInfo(spec=self.plan.spec),
+            verdict="violated" if buckets else "undetermined" if undetermined else "passed",
+            runs=self._tally.runs,
+            actions=self._tally.actions,
+            skipped=self._tally.skipped,
+            seconds=self._clock.elapsed,
             interrupted=self.interrupted,
             buckets=buckets,
-            undetermined=tuple(self._undetermined.values()),
-            witnesses={name: self._witnesses[name] for name in sorted(self._possible | set(self._witnesses))},
-            actions_by_kind={kind: self._kinds[kind] for kind in ACTION_KINDS},
+            undetermined=undetermined,
+            witnesses=self._tally.witnesses,
+            actions_by_kind=self._tally.actions_by_kind,
         )
+
+    def _note_the_rest(self) -> None:
+        """Whatever keeps the campaign as a whole from saying that all is well."""
+        tally = self._tally
+        if self._error is not None:
+            tally.note("target-lost", str(self._error))
+        if self.interrupted:
+            tally.note("interrupted", "the campaign was interrupted")
+        if self._findings.error:
+            tally.note("cannot-write", self._findings.error)
+        if self._buckets.full:
+            tally.note("too-many-violations", f"of more than {MOST_BUCKETS} different ones the rest is not kept")
+        if not tally.actions and not tally.undetermined:
+            tally.note("no-runs", "no run was made")
+        tally.note_unreached()
+
+
+def _join(threads: list[threading.Thread], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import PurePath
 from types import FrameType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from kvcheck.invariants.moment import Moment
 from kvcheck.model.actions import (
@@ -65,6 +65,7 @@ class Execution:
         self.arrivals: dict[str, Arrive] = {}
         self.stores: dict[str, Store] = {}
         self.ended_sessions: set[str] = set()
+        self._session_tokens: dict[str, int] = {}
         self._reported: set[str] = set()
         self._received: list[str] = []
         self._sent: list[str] = []
@@ -81,42 +82,34 @@ class Execution:
         if Execution.watcher is not None:
             Execution.watcher(self, action)
         index, self.count = self.count, self.count + 1
-        before = self.view
-        moment = Moment(index=index, action=action, before=before, shadow=self.shadow)
-        seen: dict[str, object] = {}
+        moment = Moment(index=index, action=action, before=self.view, shadow=self.shadow)
         if self.dead:
-            seen["skipped"] = "the server is dead"
+            moment.observation = Observation(index=index, skipped="the server is dead")
         else:
-            try:
-                self._dispatch(action, moment, seen)
-                view = self.session.view()
-            except TargetError:
-                raise
-            except Exception as error:  # noqa: BLE001  whatever the system under test raises is what we look for
-                seen["failure"] = failure_of(error)
-                self.dead = True
-                view = None
-            self.view = view
-            seen["log"] = self.session.take_log()
-            seen["stores"] = self.session.take_stores()
-            for store in self.session_stores(seen):
-                self.stores[store.label] = store
-            seen["view"] = view
-        moment.observation = Observation(index=index, **seen)  # type: ignore[arg-type]
+            moment.observation = self._observe(action, moment)
         moment.pending_loads = len(self.shadow.loads)
         moment.pending_stores = len(self.stores)
         moment.in_flight = len(self.in_flight)
         moment.unreported = len(self._received) + len(self._sent)
         return moment
 
-    @staticmethod
-    def session_stores(seen: dict[str, object]) -> tuple[Store, ...]:
-        """The stores among what was seen."""
-        stores = seen["stores"]
-        assert isinstance(stores, tuple)
-        return stores
+    def _observe(self, action: Action, moment: Moment) -> Observation:
+        seen: dict[str, Any] = {}
+        try:
+            self._dispatch(action, moment, seen)
+            if "skipped" not in seen or self.view is None:
+                self.view = self.session.view()
+        except TargetError:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever the system under test raises is what we look for
+            seen["failure"] = failure_of(error)
+            self.dead = True
+            self.view = None
+        stores = self.session.take_stores()
+        self.stores.update((store.label, store) for store in stores)
+        return Observation(index=moment.index, log=self.session.take_log(), stores=stores, view=self.view, **seen)
 
-    def _dispatch(self, action: Action, moment: Moment, seen: dict[str, object]) -> None:
+    def _dispatch(self, action: Action, moment: Moment, seen: dict[str, Any]) -> None:
         match action:
             case Schedule():
                 seen.update(self._schedule())
@@ -143,7 +136,7 @@ class Execution:
 
     # ---- each kind of action -------------------------------------------------------------------------------------
 
-    def _schedule(self) -> dict[str, object]:
+    def _schedule(self) -> dict[str, Any]:
         if len(self.in_flight) >= self.layout.steps_in_flight:
             return {"skipped": "as many steps are in flight as the layout allows"}
         plan = self.session.schedule()
@@ -154,7 +147,7 @@ class Execution:
                 self._reported.discard(load.label)
         return {"plan": plan}
 
-    def _complete(self, action: Complete, moment: Moment) -> dict[str, object]:
+    def _complete(self, action: Complete, moment: Moment) -> dict[str, Any]:
         if not self.in_flight:
             return {"skipped": "no step is in flight"}
         plan = self.in_flight.popleft()
@@ -184,29 +177,33 @@ class Execution:
             if tokens
         }
 
-    def _arrive(self, action: Arrive) -> dict[str, object]:
+    def _arrive(self, action: Arrive) -> dict[str, Any]:
         if action.label in self.arrivals:
             return {"skipped": "this label has arrived before"}
         if not 0 < len(action.prompt) < self.layout.max_model_len or action.max_tokens < 1:
             return {"skipped": "no server would accept this request"}
         self.arrivals[action.label] = action
+        self._session_tokens[action.label] = len(action.prompt) + action.max_tokens
         self.shadow.arrive(action.label, action.prompt, action.salt, action.adapter)
         self.session.arrive(action)
         return {}
 
-    def _extend(self, action: Extend) -> dict[str, object]:
+    def _extend(self, action: Extend) -> dict[str, Any]:
         arrival, view = self.arrivals.get(action.label), self.view
         request = view.requests.get(action.label) if view else None
         if arrival is None or not arrival.session or request is None or action.label in self.ended_sessions:
             return {"skipped": NO_SUBJECT}
-        if request.status == "held" or request.known + len(action.prompt) >= self.layout.max_model_len:
+        tokens = self._session_tokens[action.label] + len(action.prompt) + action.max_tokens
+        too_long = tokens >= self.layout.max_model_len
+        if request.status == "held" or (action.prompt and too_long):
             return {"skipped": "no server would accept this input"}
+        self._session_tokens[action.label] = tokens
         if not action.prompt:
             self.ended_sessions.add(action.label)
         self.session.extend(action)
         return {}
 
-    def _transfer(self, action: Transfer, moment: Moment) -> dict[str, object]:
+    def _transfer(self, action: Transfer, moment: Moment) -> dict[str, Any]:
         if action.what == "store":
             return self._store_ends(action, moment)
         load = self.shadow.loads.get(action.label)
@@ -226,12 +223,11 @@ class Execution:
         self._reported.add(load.label)
         if unfilled and connector is not None:
             if connector.reports == "request":
-                self._received.remove(load.label)
                 self._failed.append(load.label)
             else:
                 self._invalid += unfilled
 
-    def _store_ends(self, action: Transfer, moment: Moment) -> dict[str, object]:
+    def _store_ends(self, action: Transfer, moment: Moment) -> dict[str, Any]:
         store = self.stores.pop(action.label, None)
         if store is None:
             return {"skipped": NO_SUBJECT}
@@ -239,14 +235,14 @@ class Execution:
         self._sent.append(action.label)
         return {}
 
-    def _abort(self, action: Abort) -> dict[str, object]:
+    def _abort(self, action: Abort) -> dict[str, Any]:
         request = self.view.requests.get(action.label) if self.view else None
         if request is None or request.status == "held":
             return {"skipped": NO_SUBJECT}
         self.session.abort(action.label)
         return {}
 
-    def _reset(self, action: Reset) -> dict[str, object]:
+    def _reset(self, action: Reset) -> dict[str, Any]:
         if self.in_flight and not self.layout.asynchronous:
             return {"skipped": "a step is in flight"}
         return {} if self.session.reset(action.running) else {"refused": "the server declined"}
@@ -260,8 +256,9 @@ def failure_of(error: BaseException) -> Failure:
     """
     if isinstance(error, RecordedFailure):
         return error.failure
-    theirs = [pair for pair in traceback.walk_tb(error.__traceback__) if _is_of_system(pair[0])]
-    if not theirs or type(error).__name__ == "StandInUsed":
+    frames = [pair for pair in traceback.walk_tb(error.__traceback__) if _package(pair[0]) in ("vllm", "kvcheck")]
+    theirs = [pair for pair in frames if _package(pair[0]) == "vllm"]
+    if not theirs or frames[-1] is not theirs[-1] or type(error).__name__ == "StandInUsed":
         raise HarnessError(f"{type(error).__name__}: {error}") from error
     last, line = theirs[-1]
     return Failure(
@@ -274,9 +271,9 @@ def failure_of(error: BaseException) -> Failure:
     )
 
 
-def _is_of_system(frame: FrameType) -> bool:
-    """By the module's name: folders are called `vllm` or `kvcheck` for many reasons."""
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "vllm"
+def _package(frame: FrameType) -> str:
+    """The top-level package of the frame's module, by its name: folders are called `vllm` for many reasons."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def _tail(path: str) -> str:

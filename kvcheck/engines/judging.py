@@ -10,12 +10,16 @@ import msgspec
 from kvcheck.engines.execution import Execution, HarnessError
 from kvcheck.invariants.ledger import Ledger
 from kvcheck.invariants.moment import Moment
-from kvcheck.invariants.registry import Judge, Violation
-from kvcheck.invariants.witnesses import possible_witnesses, witnessed
+from kvcheck.invariants.registry import Judge, Severity, Violation
+from kvcheck.invariants.witnesses import possible_witnesses
 from kvcheck.model.actions import Action, Run, kind_of
 from kvcheck.model.observation import Observation, Trace
 from kvcheck.targets.base import Session, Target, UnsupportedLayout
 from kvcheck.targets.recorded import RecordedSession
+
+
+SOFT = frozenset({Severity.LOST_REUSE, Severity.DRAFT_QUALITY, Severity.BOOKKEEPING})
+"""Severities of violations that leave the server sound: a run goes on after them."""
 
 
 class RunResult(msgspec.Struct):
@@ -32,32 +36,40 @@ class RunResult(msgspec.Struct):
 
 
 class Watch:
-    """An execution with its judge; counts what came up. Stops at the first moment that breaks something."""
+    """An execution with its judge; counts what came up, and keeps the first violation of each signature."""
 
     def __init__(self, session: Session, execution: Execution) -> None:
         self.execution = execution
         self.ledger = Ledger(execution.layout, session.promises, execution.shadow)
         self.judge = Judge(self.ledger)
+        self._situations = possible_witnesses(execution.layout)
         self.witnesses: Counter[str] = Counter()
         self.actions: Counter[str] = Counter()
         self.skipped = 0
-        self.violations: list[Violation] = []
+        self.violations: dict[str, Violation] = {}
+
+    @property
+    def broken(self) -> bool:
+        """Whether something is broken that makes the rest of the run meaningless."""
+        return any(violation.severity not in SOFT for violation in self.violations.values())
 
     def apply(self, action: Action) -> Moment:
         """Let one action happen and judge it."""
         moment = self.execution.apply(action)
         self.actions[kind_of(action)] += 1
         self.skipped += bool(moment.observation.skipped)
-        self.violations += self.judge.feed(moment)
-        self.witnesses.update(witnessed(moment, self.ledger))
+        for violation in self.judge.feed(moment):
+            self.violations.setdefault(violation.signature, violation)
+        if not moment.observation.skipped:
+            self.witnesses.update(w.name for w in self._situations if w.happens(moment, self.ledger))
         return moment
 
     def result(self, undetermined: str = "", trace: Trace | None = None) -> RunResult:
         """What came of it."""
         return RunResult(
-            violations=tuple(self.violations),
+            violations=tuple(self.violations.values()),
             witnesses=dict(self.witnesses),
-            possible=possible_witnesses(self.execution.layout),
+            possible=tuple(w.name for w in self._situations),
             actions_by_kind=dict(self.actions),
             actions=sum(self.actions.values()),
             skipped=self.skipped,
@@ -67,7 +79,7 @@ class Watch:
 
 
 def judge_run(target: Target, run: Run, record: bool = False) -> RunResult:
-    """Run all actions, or up to the first violating one, and judge each moment."""
+    """Run all actions, or up to the first after which the rest means nothing, and judge each moment."""
     try:
         session = target.start(run.layout, run.level)
     except UnsupportedLayout as error:
@@ -87,7 +99,7 @@ def _judge(session: Session, run: Run) -> tuple[RunResult, list[Observation]]:
             if isinstance(session, RecordedSession):
                 session.advance()
             observations.append(watch.apply(action).observation)
-            if watch.violations:
+            if watch.broken:
                 break
     except HarnessError as error:
         undetermined = f"harness: {error}"

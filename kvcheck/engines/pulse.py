@@ -17,8 +17,8 @@ from kvcheck.model.actions import Action, Run
 
 BEAT_SECONDS = 0.5
 
-Frames = list[tuple[str, str]]
-"""(module, function), outermost first."""
+Frames = list[FrameType]
+"""A stack, outermost first."""
 
 
 class Pulse:
@@ -83,30 +83,35 @@ class Heart(threading.Thread):
         os._exit(1)
 
     def _stall(self, common: Frames) -> Stall:
-        theirs = [frame for frame in common if frame[0].partition(".")[0] == "vllm"]
-        module, function = theirs[-1] if theirs else ("", "")
-        return Stall(function, module, tuple(name for _, name in common[-8:]), self._pulse.run())
+        names = tuple(frame.f_code.co_name for frame in common)
+        theirs = [frame for frame in common if _module_of(frame).partition(".")[0] == "vllm"]
+        function, module = (theirs[-1].f_code.co_name, _module_of(theirs[-1])) if theirs else ("", "")
+        return Stall(function, module, names[-8:], self._pulse.run())
 
 
 def frames_of(frame: FrameType | None) -> Frames:
     """The stack that ends in a frame, outermost first."""
-    found = []
+    found: Frames = []
     while frame is not None:
-        found.append((str(frame.f_globals.get("__name__", "")), frame.f_code.co_name))
+        found.append(frame)
         frame = frame.f_back
     return found[::-1]
 
 
 def common_frames(before: Frames | None, now: Frames) -> Frames:
-    """What two looks at a stack have in common: a loop's own frame stays, those of what it calls come and go."""
+    """What two looks at a stack have in common: a loop's own frame stays, each call that it makes has another one."""
     if before is None:
         return now
     same = []
     for one, other in zip(before, now, strict=False):
-        if one != other:
+        if one is not other:
             break
         same.append(one)
     return same
+
+
+def _module_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def memory_mb() -> int:

@@ -176,7 +176,7 @@ def _attention(source: Source, blocks: Sequence[int], features: Features) -> Gro
 def _window_group(source: Source, block: int) -> Group:
     """A sliding window of one to eight blocks, exact or one token off (R2)."""
     window = block * source.weighted(((2, 4), (1, 2), (3, 2), (4, 2), (8, 1))) + source.choose((0, 1, -1))
-    return Group(kind="sliding_window", block_size=block, window=max(1, window))
+    return Group(kind="sliding_window", block_size=block, window=max(2, window))
 
 
 def _chunked_groups(source: Source, features: Features) -> tuple[Group, ...]:
@@ -287,7 +287,7 @@ def _with_settings(source: Source, core: Core, features: Features) -> Layout:
     drafts = core.drafter.tokens if core.drafter else 0
     max_requests = source.weighted(((4, 4), (1, 1), (2, 2), (3, 3), (5, 2)))
     max_model_len = _longest(source, scheduler_block)
-    budget = max(max_requests, 2 * drafts + 1, _token_budget(source, core))
+    budget = max(max_requests, 2 * drafts + 1, _token_budget(source, core)) + _draft_slots(core.drafter, max_requests)
     layout = Layout(
         groups=core.groups,
         num_blocks=1,
@@ -307,7 +307,7 @@ def _with_settings(source: Source, core: Core, features: Features) -> Layout:
         steps_in_flight=_steps_in_flight(source, core, features),
         connector=_connector(source, features) if features.connector and source.chance(45) else None,
         zeroing=source.chance(30),
-        worker_generation=2 if _runs_in_second_generation(core) and source.chance(30) else 1,
+        worker_generation=_worker_generation(source, core.drafter),
         events=features.events and source.chance(25),
     )
     return msgspec.structs.replace(layout, num_blocks=layout.min_blocks + _spare_blocks(source))
@@ -328,6 +328,14 @@ def _token_budget(source: Source, core: Core) -> int:
     return source.integer(low, high)
 
 
+def _draft_slots(drafter: Drafter | None, max_requests: int) -> int:
+    """Tokens of the budget that the server sets aside for drafters that need more query positions than requests."""
+    if drafter is None:
+        return 0
+    slots = {"dflash": drafter.tokens, "dspark": drafter.tokens - 1, "draft_model": 1}
+    return max_requests * slots.get(drafter.method, 0)
+
+
 def _threshold(source: Source, drafts: int, most: int) -> int:
     """``long_prefill_threshold`` in tokens, above what decoding takes; 0 is none."""
     least = max(4, 2 * drafts + 1)
@@ -343,9 +351,12 @@ def _retention(source: Source, core: Core, scheduler_block: int) -> Retention:
     return source.weighted(ways)
 
 
-def _runs_in_second_generation(core: Core) -> bool:
-    """The second worker generation has no drafters beside those of the EAGLE family."""
-    return core.drafter is None or core.drafter.is_eagle
+def _worker_generation(source: Source, drafter: Drafter | None) -> Literal[1, 2]:
+    """The second one has no drafters but those of the EAGLE family; DSpark is at home there."""
+    if drafter is not None and not drafter.is_eagle:
+        return 1
+    dspark = drafter is not None and drafter.method == "dspark"
+    return 2 if source.chance(90 if dspark else 30) else 1
 
 
 def _steps_in_flight(source: Source, core: Core, features: Features) -> int:

@@ -38,7 +38,7 @@ ADAPTERS = 2
 
 
 class RunGenerator:
-    """Draws the actions of one run."""
+    """Draws the actions of one run. ``paused``: scheduling was paused and not resumed since."""
 
     def __init__(self, source: Source, layout: Layout, features: Features = ALL_FEATURES) -> None:
         self._source = source
@@ -50,7 +50,12 @@ class RunGenerator:
         self._makers = [(make, source.choose(weights)) for make, weights in self._kinds(features)]
         self._most_live = source.choose(MOST_LIVE)
         self._burst = 0
-        self._paused = False
+        self.paused = False
+
+    @property
+    def sessions(self) -> bool:
+        """Whether this run has sessions."""
+        return self._arrivals.sessions
 
     def _kinds(self, features: Features) -> list[tuple[Callable[[Execution], Action | None], Sequence[int]]]:
         """The kinds of action beside steps that the layout has a use for, and the weights that each may get."""
@@ -61,14 +66,14 @@ class RunGenerator:
         ]
         if connector is not None:
             kinds.append((self.transfer, (20, 5, 40)))
-        if self._arrivals.sessions:
+        if self.sessions:
             kinds.append((self.extend, (10, 5, 20)))
         if features.evictions and self._layout.caching:
             kinds.append((self.evict, (0, 0, 2, 5, 20)))
         if features.resets:
             kinds.append((self.reset, (0, 0, 0, 1, 3)))
         if features.pauses:
-            kinds.append((self.pause, (0, 0, 0, 1, 3)))
+            kinds.append((lambda _: self.pause(), (0, 0, 0, 1, 3)))
         return kinds
 
     # ---- the next action -----------------------------------------------------------------------------------------
@@ -89,7 +94,7 @@ class RunGenerator:
         if self._burst > 0:
             self._burst -= 1
             return self.arrive(execution)
-        if self._paused and source.chance(25):
+        if self.paused and source.chance(25):
             return self.unpause()
         idle = view is None or not view.requests
         if idle and not execution.in_flight and source.chance(90):
@@ -129,8 +134,11 @@ class RunGenerator:
         return self._arrivals.extend(execution, self._source.choose(labels))
 
     def abort(self, execution: Execution) -> Action | None:
-        """The client of some request goes away."""
+        """The client of some request goes away, often while its load is under way (R7.11)."""
         labels = _live(execution)
+        loading = [label for label in labels if label in execution.shadow.loads]
+        if loading and self._source.chance(40):
+            labels = loading
         return Abort(label=self._source.choose(labels)) if labels else None
 
     def transfer(self, execution: Execution) -> Action | None:
@@ -170,14 +178,14 @@ class RunGenerator:
             return None
         return Reset(running=self._source.chance(60))
 
-    def pause(self, execution: Execution) -> Action:
+    def pause(self) -> Action:
         """Scheduling is paused, for new requests or for all."""
-        self._paused = True
+        self.paused = True
         return Pause(what="all" if self._source.chance(50) else "new")
 
     def unpause(self) -> Action:
         """Scheduling goes on."""
-        self._paused = False
+        self.paused = False
         return Pause(what="none")
 
 
@@ -274,7 +282,7 @@ class _Answers:
         self._later_percent = source.choose((0, 5, 25))
         self._unaligned_percent = source.choose((0, 0, 30))
         fails = features.failed_loads and source.chance(20)
-        self._failed_percent = source.choose((20, 50)) if fails else 0
+        self._failed_percent = source.choose((30, 60)) if fails else 0
 
     def draw(self, prompt: int) -> tuple[Answer, ...]:
         """One to three answers for a prompt of so many tokens; none, if the connector has nothing."""

@@ -14,7 +14,7 @@ from kvcheck.engines.source import RandomSource, Source
 from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Action, Run
 from kvcheck.model.layout import Layout
-from kvcheck.targets.base import Target, UnsupportedLayout
+from kvcheck.targets.base import Session, Target, UnsupportedLayout
 
 MIN_LENGTH, MAX_LENGTH = 20, 110
 """Random actions of a run, before it settles."""
@@ -36,14 +36,13 @@ class SearchResult(msgspec.Struct):
 def search_one(target: Target, seed: int, features: Features, layout: Layout | None = None) -> SearchResult:
     """One random run of a seed: random actions, then the faults stop and everything must finish.
 
-    The run ends at the first moment that breaks something.
+    The run ends at the first moment after which the rest means nothing.
 
     Raises:
         UnsupportedLayout: the given layout is not for this target. Random layouts that are not are drawn again.
     """
     source = RandomSource(random.Random(seed))
-    chosen = layout if layout is not None else _supported_layout(target, source, features)
-    session = target.start(chosen)
+    session, chosen = _started(target, source, features) if layout is None else (target.start(layout), layout)
     watch = Watch(session, Execution(session, chosen))
     actions: list[Action] = []
     undetermined = ""
@@ -64,11 +63,14 @@ def search_one(target: Target, seed: int, features: Features, layout: Layout | N
     )
 
 
-def _supported_layout(target: Target, source: Source, features: Features) -> Layout:
+def _started(target: Target, source: Source, features: Features) -> tuple[Session, Layout]:
+    """A server with the first random layout that the target can express."""
     for _ in range(100):
         layout = random_layout(source, features)
-        if not target.supports(layout):
-            return layout
+        try:
+            return target.start(layout), layout
+        except UnsupportedLayout:
+            continue
     raise UnsupportedLayout("the target supports none of a hundred random layouts")
 
 
@@ -85,4 +87,4 @@ def _walk(watch: Watch, source: Source, layout: Layout, features: Features, acti
 def _broken(watch: Watch, action: Action, actions: list[Action]) -> bool:
     actions.append(action)
     watch.apply(action)
-    return bool(watch.violations)
+    return watch.broken

@@ -59,17 +59,20 @@ def shrink(run: Run, still_fails: StillFails, deadline_seconds: float) -> Run:
 
 
 def _greedy(run: Run, stage: Callable[[Run], Iterator[Run]], still_fails: StillFails, end: float) -> Run:
-    """Take the first simpler candidate that still fails, and start again from it."""
-    best, progress = run, True
-    while progress and time.monotonic() <= end:
-        progress = False
-        for candidate in stage(best):
+    """Take each simpler candidate that still fails; go on behind the place where the last one was taken."""
+    best, place, since = run, 0, 0
+    while True:
+        count = 0
+        for count, candidate in enumerate(stage(best), 1):  # noqa: B007  the length of a pass that takes nothing
             if time.monotonic() > end:
+                return best
+            if count > place and complexity(candidate) < complexity(best) and still_fails(candidate):
+                best, place, since = candidate, count - 1, 0
                 break
-            if complexity(candidate) < complexity(best) and still_fails(candidate):
-                best, progress = candidate, True
-                break
-    return best
+        else:
+            if since or place == 0:
+                return best
+            place, since = 0, 1
 
 
 def complexity(run: Run) -> Complexity:
@@ -106,13 +109,16 @@ def _fuss(action: Action) -> int:
 
 def _fewer_actions(run: Run) -> Iterator[Run]:
     """Without ever smaller stretches, from the end, where most of what does not matter is."""
-    size = max(1, len(run.actions) // 2)
-    while size:
-        for start in range(len(run.actions) - size, -1, -size):
-            yield replace(run, actions=run.actions[:start] + run.actions[start + size :])
-        size //= 2
     for label in [a.label for a in run.actions if isinstance(a, Arrive)]:
         yield replace(run, actions=tuple(a for a in run.actions if getattr(a, "label", None) != label))
+    size = max(1, len(run.actions) // 2)
+    while size:
+        for start in range(len(run.actions) - size, -1, -max(1, size // 2)):
+            yield replace(run, actions=run.actions[:start] + run.actions[start + size :])
+        size //= 2
+    for size in (2, 3):
+        for start in range(len(run.actions) - size, -1, -1):
+            yield replace(run, actions=run.actions[:start] + run.actions[start + size :])
 
 
 def _simpler_actions(run: Run) -> Iterator[Run]:

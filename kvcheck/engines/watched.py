@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
@@ -13,6 +14,7 @@ from kvcheck.engines.search import SearchResult
 from kvcheck.engines.shrink import complexity, shrink
 from kvcheck.engines.worker_protocol import (
     Answer,
+    Better,
     Broken,
     Judge,
     Judged,
@@ -64,8 +66,9 @@ class Watched:
         self._loader = loader
         self._searcher = searcher
         self._worker: Worker | None = None
+        self._helper: Watched | None = None
         self._stopped = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may stop it while its own thread holds the lock
 
     def start(self) -> TargetInfo:
         """Load the target, if it is not loaded, and say what it is.
@@ -74,7 +77,8 @@ class Watched:
             TargetError: it cannot be loaded.
             WorkerDied, WorkerHung: the worker did not survive the attempt.
         """
-        return self._info(self._living())
+        with self._watching():
+            return self._info(self._living())
 
     def unsupported(self) -> str:
         """Why the target cannot express the layout of all searches; empty if it can. Raises as `start` does."""
@@ -101,22 +105,21 @@ class Watched:
         except WorkerHung as hung:
             return self._judge_hang(run, hung.stall)
 
-    def shrink(self, run: Run, signature: str, seconds: float, better: Callable[[Run], None] | None = None) -> Shrunk:
-        """The simplest run found in that time that shows the same violation. ``better`` is told of interim ones."""
+    def shrink(self, run: Run, signature: str, seconds: float) -> Shrunk:
+        """The simplest run found in that time that shows the same violation, if only up to where a worker died."""
         if signature.startswith(HANG):
-            return Shrunk(self._shrunk_hang(run, signature, seconds))
-        best = [run]
+            return self._shrunk_hang(run, signature, seconds)
+        best = Shrunk(run)
 
-        def keep(candidate: Run) -> None:
-            best[0] = candidate
-            if better is not None:
-                better(candidate)
+        def keep(better: Better) -> None:
+            nonlocal best
+            best = Shrunk(better.run, better.violation)
 
         try:
             answer = self._ask(Shrink(run, signature, seconds), keep)
         except (WorkerHung, WorkerDied):
-            return Shrunk(best[0])
-        return answer if isinstance(answer, Shrunk) else Shrunk(best[0])
+            return best
+        return answer if isinstance(answer, Shrunk) else best
 
     def renew(self) -> None:
         """Go on with a new worker."""
@@ -131,8 +134,11 @@ class Watched:
         """From another thread: end the worker, and let nothing start any more."""
         with self._lock:
             self._stopped = True
-            if self._worker is not None:
-                self._worker.stop()
+            worker, helper = self._worker, self._helper
+        if worker is not None:
+            worker.stop()
+        if helper is not None:
+            helper.stop()
 
     # ---- the worker ----------------------------------------------------------------------------------------------
 
@@ -152,11 +158,17 @@ class Watched:
                 )
             return self._worker
 
-    def _ask(self, request: Request, better: Callable[[Run], None] | None = None) -> Answer:
-        try:
+    def _ask(self, request: Request, better: Callable[[Better], None] | None = None) -> Answer:
+        with self._watching():
             worker = self._living()
             self._info(worker)
             return worker.ask(request, better)
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Whatever ends a worker makes room for the next one."""
+        try:
+            yield
         except (WorkerHung, WorkerDied):
             with self._lock:
                 self._worker = None
@@ -197,16 +209,15 @@ class Watched:
         if again.run is None or not again.function or again.function != first.function:
             where = ", ".join(again.stack[-3:]) or "unknown"
             return RunResult(undetermined=f"hung: no progress, twice, but not in one place of the system ({where})")
-        actions = len(again.run.actions)
-        return RunResult(violations=(self._violation(again, actions - 1),), actions=actions)
+        return RunResult(violations=(self._violation(again),), actions=len(again.run.actions))
 
-    def _violation(self, stall: Stall, index: int) -> Violation:
+    def _violation(self, stall: Stall) -> Violation:
         return Violation(
             invariant=HANG,
             severity=str(Severity.STALL),
             message=f"no end within {self._limits.stall_seconds:g} s: it hangs in {stall.function} ({stall.module})",
             signature=f"{HANG} {stall.function}",
-            index=index,
+            index=len(stall.run.actions) - 1 if stall.run is not None else 0,
         )
 
     def _hung_search(self, stall: Stall) -> SearchResult:
@@ -216,22 +227,33 @@ class Watched:
         found = _nothing_found(result.undetermined, stall.run)
         return msgspec.structs.replace(found, violations=result.violations)
 
-    def _shrunk_hang(self, run: Run, signature: str, seconds: float) -> Run:
-        limits = msgspec.structs.replace(self._limits, stall_seconds=_SHRINKING_STALL_SECONDS)
+    def _shrunk_hang(self, run: Run, signature: str, seconds: float) -> Shrunk:
+        patience = min(self._limits.stall_seconds, _SHRINKING_STALL_SECONDS)
+        limits = msgspec.structs.replace(self._limits, stall_seconds=patience)
         impatient = Watched(self.spec, limits=limits, loader=self._loader, searcher=self._searcher)
+        with self._lock:
+            if self._stopped:
+                raise Stopped
+            self._helper = impatient
+
+        best = Shrunk(run)
 
         def still_hangs(candidate: Run) -> bool:
+            nonlocal best
             try:
                 impatient._judge_once(candidate)
             except WorkerHung as hung:
-                return f"{HANG} {hung.stall.function}" == signature
+                violation = self._violation(hung.stall)
+                if violation.signature == signature and complexity(candidate) < complexity(best.run):
+                    best = Shrunk(candidate, violation)
+                return violation.signature == signature
             return False
 
         try:
-            shortest = shrink(run, still_hangs, seconds)
+            shrink(run, still_hangs, seconds)
         finally:
             impatient.close()
-        return min(run, shortest, key=complexity)
+        return best
 
 
 def code_and_message(undetermined: str) -> tuple[str, str]:
@@ -257,7 +279,7 @@ def _nothing_found(undetermined: str, run: Run | None = None) -> SearchResult:
 
 
 def _without_exhaustion(result: Result) -> Result:
-    """Memory that ran out in the worker is no mistake of the system's."""
-    if any("MemoryError" in v.signature for v in result.violations):
+    """Memory that ran out in the worker is no mistake of the system's, nor of kvcheck's."""
+    if "MemoryError" in " ".join([result.undetermined, *(v.signature for v in result.violations)]):
         result.violations, result.undetermined = (), "worker-died: MemoryError"
     return result

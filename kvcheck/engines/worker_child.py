@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from kvcheck.engines.execution import Execution
-from kvcheck.engines.judging import RunResult, judge_run
+from kvcheck.engines.judging import RunResult, first_of, judge_run
 from kvcheck.engines.pulse import Heart, Pulse
 from kvcheck.engines.random_layouts import Features
 from kvcheck.engines.search import SearchResult, search_one
@@ -97,17 +97,18 @@ class Child:
         raise AssertionError(request)
 
     def _shrunk(self, target: Target, request: Shrink) -> Shrunk:
-        best = [request.run]
+        best = Shrunk(request.run)
 
         def still_fails(run: Run) -> bool:
-            fails = request.signature in {v.signature for v in judge_run(target, run).violations}
-            if fails and complexity(run) < complexity(best[0]):
-                best[0] = run
-                self.send(Better(run))
-            return fails
+            nonlocal best
+            violation = first_of(judge_run(target, run).violations, request.signature)
+            if violation is not None and complexity(run) < complexity(best.run):
+                best = Shrunk(run, violation)
+                self.send(Better(run, violation))
+            return violation is not None
 
-        shortest = shrink(request.run, still_fails, request.seconds)
-        return Shrunk(shortest, needs(shortest, still_fails))
+        shrink(request.run, still_fails, request.seconds)
+        return Shrunk(best.run, best.violation, needs(best.run, still_fails))
 
 
 def search(target: Target, seed: int, layout: Layout | None) -> SearchResult:

@@ -8,6 +8,7 @@ import msgspec
 
 from kvcheck.engines.judging import RunResult
 from kvcheck.engines.search import SearchResult
+from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Run
 from kvcheck.model.layout import Layout
 from kvcheck.model.observation import TargetInfo
@@ -104,15 +105,17 @@ class Judged(Message, frozen=True):
 
 
 class Better(Message, frozen=True):
-    """The shortest failing run so far; the shrinking goes on."""
+    """The simplest run so far that still shows the violation; the shrinking goes on."""
 
     run: Run
+    violation: Violation
 
 
 class Shrunk(Message, frozen=True):
-    """Answer to a shrinking."""
+    """Answer to a shrinking. ``violation``: as the run shows it, None if the run could not be shrunk."""
 
     run: Run
+    violation: Violation | None = None
     needs: tuple[str, ...] = ()
 
 

@@ -33,7 +33,6 @@ from kvcheck.engines.worker_protocol import (
     decode_reply,
     encode,
 )
-from kvcheck.model.actions import Run
 from kvcheck.model.layout import Layout
 from kvcheck.model.observation import TargetInfo
 from kvcheck.targets.errors import TargetError
@@ -128,7 +127,7 @@ class Worker:
         self.loaded()
         return self.ready.unsupported if self.ready else ""
 
-    def ask(self, request: Request, better: Callable[[Run], None] | None = None) -> Answer:
+    def ask(self, request: Request, better: Callable[[Better], None] | None = None) -> Answer:
         """The answer to a request. ``better`` is told of interim results.
 
         Raises:
@@ -142,7 +141,7 @@ class Worker:
             reply = self._next_reply(self.limits.stall_seconds)
             if isinstance(reply, Better):
                 if better is not None:
-                    better(reply.run)
+                    better(reply)
                 continue
             assert not isinstance(reply, Beat | Ready | Refused)
             return reply
@@ -222,5 +221,3 @@ def _environment() -> dict[str, str]:
     package = str(Path(kvcheck.__file__).parent.parent)
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(paths)}
-
-

@@ -50,9 +50,10 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
             match_unit=self.match_unit,
             drafter=self.drafter,
             retention="release",
+            worker_generation=2 if self.drafter is not None and self.drafter.method == "dspark" else 1,
             num_blocks=1,
             max_model_len=64,
-            token_budget=24,
+            token_budget=32,
         )
         longest = max(layout.max_model_len, 2 * layout.scheduler_block + 16)
         layout = msgspec.structs.replace(layout, max_model_len=longest)
@@ -137,7 +138,7 @@ _ALL: tuple[Preset, ...] = (
     Preset(
         name="dsv3_mtp",
         models="DeepSeek V3 and R1 with MTP, one draft",
-        sizes="61 MLA layers and one MTP layer of the same shape: one group; the backend decides its block (16 to 128).",
+        sizes="61 MLA layers and one MTP layer of the same shape: one group. The backend decides its block: 16 to 128.",
         groups=(_mla(4),),
         drafter=_draft("mtp", 1),
         flags=(Flags(_MARKED_BY_033, (0,)),),
@@ -173,7 +174,7 @@ _ALL: tuple[Preset, ...] = (
     Preset(
         name="llama4",
         models="Llama 4 Scout and Maverick",
-        sizes="Three layers with chunks of 8192 tokens to one full one: three groups of 12 and one of 12, blocks of 16. "
+        sizes="Three layers with chunks of 8192 tokens to one full one: four groups of 12, blocks of 16. "
         "The chunk of 512 blocks is 8 here.",
         groups=(*[_chunked(2, 16)] * 3, _full(2)),
     ),
@@ -186,14 +187,15 @@ _ALL: tuple[Preset, ...] = (
     Preset(
         name="ministral",
         models="Ministral 8B (2410)",
-        sizes="One full layer to three with a window of 32768 tokens, full first; one of the three windowed groups is kept.",
+        sizes="One full layer to three with a window of 32768 tokens, full first. One of the three windowed "
+        "groups is kept.",
         groups=(_full(2), _window(2, 32)),
     ),
     Preset(
         name="dsv4_exact",
         models="DeepSeek V4 Flash",
-        sizes="Compressed MLA with blocks of 256; windowed latents, blocks of 64, window 128; compressor states, blocks "
-        "of 4 and 8, windows 8 and 128. All divided by 4: hash block 1, scheduler block 64.",
+        sizes="Compressed MLA with blocks of 256; windowed latents, blocks of 64, window 128; compressor states, "
+        "blocks of 4 and 8, windows 8 and 128. All divided by 4: hash block 1, scheduler block 64.",
         groups=_DSV4_EXACT,
     ),
     Preset(
@@ -221,8 +223,8 @@ _ALL: tuple[Preset, ...] = (
     Preset(
         name="gdn",
         models="Qwen3-Next, Qwen3.5, Kimi-Linear",
-        sizes="Three recurrent layers to one full one. The attention block grows until its page holds a state (544 tokens "
-        "for Qwen3-Next), and the recurrent block is set equal to it.",
+        sizes="Three recurrent layers to one full one. The attention block grows until its page holds a state (544 "
+        "tokens for Qwen3-Next), and the recurrent block is set equal to it.",
         groups=(*[_mamba(8)] * 3, _full(8)),
     ),
     Preset(
@@ -308,7 +310,7 @@ _ALL: tuple[Preset, ...] = (
     Preset(
         name="k3_dspark_swa_030plus_unit",
         models="Kimi K3 with a windowed DSpark drafter and a match unit, 0.30.0 and later",
-        sizes="As k3_dspark_swa_030plus; the unit makes hashes finer, but the windowed group blocks hits inside a block.",
+        sizes="As k3_dspark_swa_030plus; the unit makes hashes finer, but the windowed group forbids hits inside one.",
         groups=(_mamba(4, 3), _mamba(4, 3), _mla(4), _window(4, 11)),
         match_unit=1,
         drafter=_draft("dspark", 3),
@@ -343,8 +345,8 @@ _ALL: tuple[Preset, ...] = (
     Preset(
         name="jamba",
         models="Jamba v0.1 and 1.5",
-        sizes="Seven Mamba-1 layers to one full one: eight groups of four. The small state needs only 80 tokens a block, "
-        "an odd multiple of 16: 80 / 16 = 5.",
+        sizes="Seven Mamba-1 layers to one full one: eight groups of four. The small state needs only 80 tokens a "
+        "block, an odd multiple of 16: 80 / 16 = 5.",
         groups=(*[_mamba(5)] * 7, _full(5)),
     ),
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from kvcheck.invariants.registry import MEANING, REGISTRY, Severity, Violation
+from kvcheck.invariants.registry import MEANING, Severity, Violation, all_invariants
 from kvcheck.model.actions import Run
 from kvcheck.model.observation import Observation, Trace
 from kvcheck.report.console import Screen
@@ -40,7 +40,7 @@ def show_account(screen: Screen, account: Account, number: int) -> None:
     remark = f"  ({account.remark})" if account.remark else ""
     screen.line(f"[{number}] {violation.signature}{remark}", "bold red")
     for name, text in _facts(account):
-        screen.line(f"  {name + ':':<12}{text}")
+        screen.line(f"  {name + ':' if name else '':<12}{text}")
     screen.line("  actions:")
     for text, broke in _action_lines(account):
         screen.line(text, "red" if broke else "")
@@ -53,7 +53,7 @@ def show_account(screen: Screen, account: Account, number: int) -> None:
 
 def _facts(account: Account) -> Iterator[tuple[str, str]]:
     violation = account.violation
-    invariant = REGISTRY.get(violation.invariant)
+    invariant = next((one for one in all_invariants() if one.id == violation.invariant), None)
     if invariant is not None:
         yield "claim", f"{invariant.claim} ({' '.join(invariant.rules)})"
     yield "severity", f"{violation.severity}: {MEANING[Severity(violation.severity)]}"

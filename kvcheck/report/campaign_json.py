@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 
 import kvcheck
-from kvcheck.engines.campaign import Bucket, CampaignResult, Undetermined
+from kvcheck.engines.buckets import Bucket
+from kvcheck.engines.campaign import CampaignResult
+from kvcheck.engines.tally import Undetermined
 from kvcheck.files import versioned
 from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Run
@@ -17,63 +19,56 @@ from kvcheck.model.observation import TargetInfo
 from kvcheck.report.account import replay_command
 
 
+class Core(msgspec.Struct, frozen=True, kw_only=True):
+    """What all such reports have. ``target``: what was asked for."""
+
+    version: int = 1
+    kvcheck: str = kvcheck.__version__
+    verdict: str
+    target: str
+    target_resolved: dict[str, str]
+    seed: int | None = None
+    runs: int = 1
+    actions: int
+    seconds: float
+    interrupted: bool
+    violations: list[dict[str, Any]]
+    undetermined: list[dict[str, Any]]
+    witnesses: dict[str, int]
+    actions_by_kind: dict[str, int]
+
+    def report(self, **more: Any) -> dict[str, Any]:
+        """As plain data, and more."""
+        return {**msgspec.structs.asdict(self), **more}
+
+
 def campaign_report(result: CampaignResult) -> dict[str, Any]:
     """The report of a campaign."""
-    spec = result.plan.spec
-    return {
-        **core(
-            verdict=result.verdict,
-            spec=spec,
-            info=result.info,
-            seed=result.plan.seed,
-            runs=result.runs,
-            actions=result.actions,
-            seconds=result.seconds,
-            interrupted=result.interrupted,
-            violations=[_bucket(bucket, spec) for bucket in result.buckets],
-            undetermined=undetermined(result.undetermined),
-            witnesses=result.witnesses,
-            actions_by_kind=result.actions_by_kind,
-        ),
-        "skipped": result.skipped,
-        "jobs": result.plan.jobs,
-        "layout": None if result.plan.layout is None else versioned(result.plan.layout),
-        "out": str(result.plan.out),
-    }
+    plan = result.plan
+    return Core(
+        verdict=result.verdict,
+        target=plan.spec,
+        target_resolved=resolved(result.info),
+        seed=plan.seed,
+        runs=result.runs,
+        actions=result.actions,
+        seconds=round(result.seconds, 3),
+        interrupted=result.interrupted,
+        violations=[_bucket(bucket, plan.spec) for bucket in result.buckets],
+        undetermined=undetermined(result.undetermined),
+        witnesses=result.witnesses,
+        actions_by_kind=result.actions_by_kind,
+    ).report(
+        skipped=result.skipped,
+        jobs=plan.jobs,
+        layout=None if plan.layout is None else versioned(plan.layout),
+        out=str(plan.out),
+    )
 
 
-def core(
-    *,
-    verdict: str,
-    spec: str,
-    info: TargetInfo,
-    seed: int | None,
-    runs: int,
-    actions: int,
-    seconds: float,
-    interrupted: bool,
-    violations: list[dict[str, Any]],
-    undetermined: list[dict[str, Any]],
-    witnesses: dict[str, int],
-    actions_by_kind: dict[str, int],
-) -> dict[str, Any]:
-    """What all such reports have."""
-    return {
-        "version": 1,
-        "kvcheck": kvcheck.__version__,
-        "verdict": verdict,
-        "target": spec,
-        "target_resolved": msgspec.to_builtins(msgspec.structs.asdict(info)),
-        "seed": seed,
-        "runs": runs,
-        "actions": actions,
-        "seconds": round(seconds, 3),
-        "interrupted": interrupted,
-        "violations": violations,
-        "undetermined": undetermined,
-        "witnesses": witnesses,
-        "actions_by_kind": actions_by_kind,
-    }
+def resolved(info: TargetInfo) -> dict[str, str]:
+    """What a target turned out to be."""
+    return msgspec.structs.asdict(info)
 
 
 def violation_entry(

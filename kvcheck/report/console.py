@@ -18,11 +18,17 @@ MOST_LINES = 8
 STYLES = {"passed": "bold green", "violated": "bold red", "undetermined": "bold yellow"}
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Nobody reads any more: that is told to whoever writes; by default the process would exit with 1."""
+        raise BrokenPipeError
+
+
 class Screen:
     """Writes lines to one stream. Lines are never wrapped: commands in them can be copied."""
 
     def __init__(self, stream: TextIO, no_color: bool = False) -> None:
-        self.console = Console(
+        self.console = _Console(
             file=stream, no_color=True if no_color else None, highlight=False, markup=False, emoji=False
         )
 

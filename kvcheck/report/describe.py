@@ -34,11 +34,14 @@ def layout_lines(layout: Layout) -> list[str]:
         text = group_text(group, index in layout.eagle_groups)
         kinds[text] = kinds.get(text, 0) + 1
     groups = [f"{count} x {text}" if count > 1 else text for text, count in kinds.items()]
-    sizes = (
-        f"{layout.num_blocks} blocks, requests of up to {layout.max_model_len} tokens, {layout.max_requests} at a time, "
-        f"{layout.token_budget} tokens a step; hash block {layout.hash_block}, scheduler block {layout.scheduler_block}"
-    )
-    return [", ".join(groups), sizes, *filter(None, ["; ".join(_extras(layout))])]
+    sizes = [
+        f"{layout.num_blocks} blocks",
+        f"requests of up to {layout.max_model_len} tokens",
+        f"{layout.max_requests} at a time",
+        f"{layout.token_budget} tokens a step",
+        f"hash block {layout.hash_block}, scheduler block {layout.scheduler_block}",
+    ]
+    return [", ".join(groups), ", ".join(sizes), *filter(None, ["; ".join(_extras(layout))])]
 
 
 def group_text(group: Group, eagle: bool = False) -> str:
@@ -88,7 +91,7 @@ def _drafter_text(drafter: Drafter) -> str:
 
 
 def _connector_text(connector: Connector) -> str:
-    words = [connector.role]
+    words: list[str] = [connector.role]
     words += ["divergent hits"] if connector.divergent else []
     words += ["repeats reports"] if connector.duplicates else []
     words += [f"on failure: {connector.failure}, told by {connector.reports}"]

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvcheck.engines.campaign import Bucket, CampaignResult
-from kvcheck.invariants.registry import Severity
+from kvcheck.engines.buckets import Bucket
+from kvcheck.engines.campaign import CampaignResult
+from kvcheck.engines.judging import RunResult
 from kvcheck.report.account import Account, replay_command
 from kvcheck.report.console import Screen
 
-_ORDER = {str(severity): rank for rank, severity in enumerate(Severity)}
 MOST_UNDETERMINED = 20
 
 
 def accounts_of(result: CampaignResult) -> list[tuple[Path, Account]]:
     """An account of each bucket with its run file, worst first."""
-    buckets = sorted(result.buckets, key=lambda b: (_ORDER.get(b.violation.severity, 99), b.found_after))
-    return [(bucket.file, _account(bucket, result.plan.spec)) for bucket in buckets]
+    return [(bucket.file, _account(bucket, result.plan.spec)) for bucket in result.buckets]
 
 
 def _account(bucket: Bucket, spec: str) -> Account:
@@ -58,3 +57,15 @@ def _meaning(result: CampaignResult) -> str:
         return "no violation was found, but not everything was looked at"
     reached = sum(1 for count in result.witnesses.values() if count)
     return f"no violation in these runs, which came to all {reached} situations that the layouts allow; no proof"
+
+
+def show_replay_verdict(screen: Screen, verdict: str, undetermined: tuple[str, str], result: RunResult) -> None:
+    """The last line of a replay."""
+    done = f"{result.actions} actions, {result.skipped} of them without a subject"
+    meaning = {
+        "passed": "this run breaks no invariant",
+        "violated": f"{len(result.violations)} broken at one moment; what came after it was not run",
+        "undetermined": ": ".join(undetermined),
+    }[verdict]
+    screen.line()
+    screen.verdict(verdict, f": {meaning} ({done})")

@@ -32,6 +32,7 @@ from kvcheck.model.observation import TargetInfo
 from kvcheck.report.account import Account, show_account
 from kvcheck.report.campaign_json import campaign_report
 from kvcheck.report.console import ProgressView, Screen
+from kvcheck.report.info import info_text
 from kvcheck.report.verdict import accounts_of, show_verdict
 from kvcheck.targets.loading import DEFAULT_TARGET, describe
 
@@ -80,12 +81,19 @@ def command(
         layout=chosen,
         seconds=DEFAULT_SECONDS if seconds is None and runs is None else seconds,
         runs=runs,
-        jobs=jobs or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else jobs or os.cpu_count() or 1,
+        jobs=jobs or cores(),
     )
     show_header(screen, plan, info, layout)
     result = work(screen, plan)
     report(screen, result, json_file)
     return status_of(result.verdict)
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def show_header(screen: Screen, plan: Plan, info: TargetInfo, layout: str) -> None:
@@ -95,11 +103,6 @@ def show_header(screen: Screen, plan: Plan, info: TargetInfo, layout: str) -> No
     limits += [f"{plan.runs} runs"] if plan.runs is not None else []
     screen.line(f"layout   {layout}")
     screen.line(f"seed     {plan.seed}, at most {' or '.join(limits)}, {plan.jobs} workers")
-
-
-def info_text(info: TargetInfo) -> str:
-    """A target in a few words."""
-    return f"vLLM {info.version or '(version unknown)'}, {info.origin}, {info.mode} loading, sha256 {info.digest[:12]}"
 
 
 def work(screen: Screen, plan: Plan) -> CampaignResult:

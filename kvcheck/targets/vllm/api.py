@@ -6,6 +6,7 @@ arguments that a release does not have are left out by its signatures, so only r
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -24,8 +25,13 @@ VLLM_ERA_OF_DEFAULT_RETENTION = (0, 29)
 
 def accepted(callable_: Callable[..., Any], **keywords: Any) -> dict[str, Any]:
     """Those of the keywords that the callable knows."""
-    known = inspect.signature(callable_).parameters
+    known = _parameters(callable_)
     return {name: value for name, value in keywords.items() if name in known}
+
+
+@functools.cache
+def _parameters(callable_: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(callable_).parameters)
 
 
 class Api:
@@ -59,6 +65,9 @@ class Api:
             return "prefill checkpoint blocks are not driven yet"
         if layout.connector is not None and layout.connector.reports == "request" and not self.reports_requests:
             return "the release has no failed loads by request"
+        if layout.connector is not None and layout.connector.reports == "blocks" and len(layout.groups) > 1:
+            if self.reports_requests:
+                return "with several groups the release wants failed loads by request"
         if self.version < VLLM_ERA_OF_DEFAULT_RETENTION and self.retention(layout) is not None and not layout.sparse:
             return "the release refuses a retention interval without a sliding-window or Mamba group"
         try:
@@ -86,8 +95,8 @@ class Api:
             hash_lookahead=lookahead,
             drops=tuple(sorted(drops)),
             retention=self.retention(layout),
-            partial_hits=layout.partial_hits,
-            prompt_tail=self._prompt_tail(),
+            partial_hits=layout.partial_hits or self._partial_hits_under_dcp(layout),
+            prompt_tail=1 if self.version >= (0, 32) else 0,
         )
 
     def _hash_lookahead(self, layout: Layout) -> int:
@@ -97,8 +106,11 @@ class Api:
     def _drops(self, drafter: Drafter) -> bool:
         return drafter.is_eagle and not (self.version >= (0, 33) and drafter.method in ("dflash", "dspark"))
 
-    def _prompt_tail(self) -> int:
-        return 1
+    def _partial_hits_under_dcp(self, layout: Layout) -> bool:
+        """From 0.29 on DCP allows them, also where the Mamba block is the hash block (R12.2)."""
+        h = layout.hash_block
+        several = layout.caching and layout.dcp > 1 and len(layout.groups) > 1 and self.version >= (0, 29)
+        return several and any(g.kind == "mamba" and g.block_size >= h for g in layout.groups)
 
     def _config(self, layout: Layout) -> tuple[Settings, Any, Any]:
         """Settings, engine configuration and cache configuration of a layout, built once."""
@@ -106,8 +118,8 @@ class Api:
         if key not in self._configs:
             if len(self._configs) > 64:
                 self._configs.clear()
-            settings = self._settings(layout)
             try:
+                settings = self._settings(layout)
                 config = light_config(settings, self.release)
             except ValueError as error:
                 raise UnsupportedLayout(f"the release refuses this layout: {error}") from error

@@ -10,9 +10,6 @@ from kvcheck.targets.vllm.api_030 import Api030
 class Api027(Api030):
     """The generation of 0.26 to 0.29."""
 
-    def _prompt_tail(self) -> int:
-        return 0
-
     def holders(self, manager: Any, scheduler: Any) -> tuple[tuple[tuple[int, int], ...], int]:
         """References held outside the tables; pins of partial tails among them."""
         outside, deferred = super().holders(manager, scheduler)

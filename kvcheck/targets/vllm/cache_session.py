@@ -55,7 +55,7 @@ class CacheSession:
     def _made_request(self, arrive: Arrive) -> Any:
         """The server's request object for an arrival."""
         self._arrivals[arrive.label] = arrive
-        self._names.arrive(arrive.label, arrive.salt, arrive.adapter)
+        self._names.arrive(arrive.label, arrive.prompt, arrive.salt, arrive.adapter)
         request = self._api.request(arrive, self._layout, len(self._arrivals))
         self._names.learn(arrive.label, request)
         return request
@@ -98,22 +98,25 @@ class CacheSession:
         )
 
     def _keys(self, pool: Any) -> tuple[tuple[int, int, int, int], ...]:
+        name = self._names.key
         found = []
         for raw, blocks in self._api.key_map(pool):
-            group, key = self._names.key(raw)
-            found += [(group, block, *key) for block in blocks]
+            group, length, key = name(raw)
+            for block in blocks:
+                found.append((group, block, length, key))
         return tuple(found)
 
     def _block_keys(self, pool: Any) -> tuple[tuple[int, int, int, int], ...]:
+        name = self._names.key
         found = []
         for block in pool.blocks:
-            if block.block_hash is not None:
-                group, key = self._names.key(block.block_hash)
-                found.append((group, block.block_id, *key))
+            if (raw := block.block_hash) is not None:
+                group, length, key = name(raw)
+                found.append((group, block.block_id, length, key))
         for block_id, raws in pool.cached_block_hashes_by_block.items():
             for raw in raws:
-                group, key = self._names.key(raw)
-                found.append((group, block_id, *key))
+                group, length, key = name(raw)
+                found.append((group, block_id, length, key))
         return tuple(found)
 
     def _tables(self) -> dict[str, Tables]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvcheck.model.content import Prefixes
@@ -23,31 +23,32 @@ class KeyNames:
         self._external = external
         self._names: dict[bytes, Key] = {}
         self._outside: dict[Any, Key] = {}
+        self._full: dict[bytes, tuple[int, int, int]] = {}
         self._hashes: dict[str, list[bytes]] = {}
         self._prefixes: dict[str, Prefixes] = {}
+        self._identity: dict[str, tuple[str, int]] = {}
 
-    def arrive(self, label: str, salt: str, adapter: int) -> None:
+    def arrive(self, label: str, prompt: Sequence[int], salt: str, adapter: int) -> None:
         """A request with these extra keys exists."""
-        self._prefixes[label] = Prefixes((), salt, adapter)
+        self._identity[label] = salt, adapter
+        self._prefixes[label] = Prefixes(prompt, salt, adapter)
         self._hashes[label] = []
 
     def learn(self, label: str, request: Any) -> bool:
         """Name the hashes that the request has got since the last call.
 
-        Returns whether some of its tokens are others than before, as when a session goes on.
+        Returns whether its tokens are others than sampling would have given, as when a session goes on.
         """
         seen, hashes = self._hashes[label], request.block_hashes
         if len(hashes) == len(seen) and (not seen or hashes[-1] == seen[-1]):
             return False
-        retold = False
-        while seen and (len(hashes) < len(seen) or hashes[len(seen) - 1] != seen[-1]):
-            seen.pop()
-            retold = True
+        tokens = list(request.all_token_ids)
+        retold = self._prefixes[label].token_list(len(tokens)) != tokens
+        if retold:
+            self._prefixes[label] = Prefixes(tokens, *self._identity[label])
+            while seen and (len(hashes) < len(seen) or hashes[len(seen) - 1] != seen[-1]):
+                seen.pop()
         prefixes = self._prefixes[label]
-        tokens = request.all_token_ids
-        known = min(len(prefixes.tokens), len(seen) * self._hash_block)
-        prefixes.truncate(known)
-        prefixes.extend(list(tokens[known:]))
         for index in range(len(seen), len(hashes)):
             raw = bytes(hashes[index])
             length = (index + 1) * self._hash_block
@@ -57,9 +58,13 @@ class KeyNames:
             self._outside.setdefault(self._external(hashes[index]), key)
         return retold
 
-    def key(self, raw: bytes) -> tuple[int, Key]:
-        """Group and name of a hash with its group."""
-        return int.from_bytes(raw[-GROUP_BYTES:], "big"), self._names[raw[:-GROUP_BYTES]]
+    def key(self, raw: bytes) -> tuple[int, int, int]:
+        """Group, prefix length and name of a hash that has its group behind it."""
+        full = self._full.get(raw)
+        if full is None:
+            full = (int.from_bytes(raw[-GROUP_BYTES:], "big"), *self._names[raw[:-GROUP_BYTES]])
+            self._full[raw] = full
+        return full
 
     def outside(self, value: Any) -> Key:
         """Name of a hash as KV events tell it."""

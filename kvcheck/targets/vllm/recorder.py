@@ -233,13 +233,13 @@ class Recorder:
 
         def inserted(key: Any, block: Any) -> None:
             insert(key, block)
-            group, (length, name) = self._names.key(key)
+            group, length, name = self._names.key(key)
             self.log.append(Register(self._label, group, block.block_id, length, name))
 
         def popped(key: Any, block_id: int) -> Any:
             block = pop(key, block_id)
             if block is not None:
-                group, (length, name) = self._names.key(key)
+                group, length, name = self._names.key(key)
                 self.log.append(Drop(group, block_id, length, name))
             return block
 

@@ -99,7 +99,8 @@ def _installed(spec: str, mode: Mode) -> Release:
 
 def _require_core(spec: str, root: Path) -> None:
     if not (root / _SCHEDULER).is_file():
-        hint = " (it is the package itself: name its parent)" if (root.parent / _SCHEDULER).is_file() else ""
+        itself = (root / _SCHEDULER.removeprefix("vllm/")).is_file()
+        hint = " (it is the package itself: name its parent)" if itself else ""
         raise TargetError(f"{spec}: {root} has no {_SCHEDULER}{hint}")
 
 

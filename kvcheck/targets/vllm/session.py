@@ -26,6 +26,7 @@ class SchedulerSession(CacheSession):
         self._answers: dict[str, tuple[int, Answer]] = {}
         self._loads: list[Load] = []
         self._stores: list[Store] = []
+        self._loading: set[str] = set()
         self._in_flight: deque[tuple[Any, StepPlan]] = deque()
         self._settled = False
         self._passes = 0
@@ -68,6 +69,7 @@ class SchedulerSession(CacheSession):
     def process(self, output: StepOutput) -> Processed:
         """Process the output of the oldest step in flight."""
         planned, plan = self._in_flight.popleft()
+        self._loading.difference_update(output.received, output.failed)
         result = self._scheduler.update_from_output(planned, self._api.runner_output(planned, output, self._layout))
         kept: dict[str, int] = {}
         ended: list[str] = []
@@ -146,10 +148,15 @@ class SchedulerSession(CacheSession):
         local, answer = self._answers[label]
         asynchronous = answer.asynchronous or self.divergent
         fresh = [b.block_id for group in blocks.blocks for b in group if b.block_hash is None and not b.is_null]
-        arrives = None if self._settled else answer.arrives
+        connector = self._layout.connector
+        by_request = connector is not None and connector.reports == "request"
+        whole = self._settled or (by_request and not asynchronous)  # no request has failed that never waited
+        arrives = None if whole else answer.arrives
         if arrives is not None and arrives >= num_external_tokens:
             arrives = None
         tables = tuple(tuple(b.block_id for b in group) for group in blocks.blocks)
+        if asynchronous:
+            self._loading.add(label)
         self._loads.append(Load(label, local, num_external_tokens, asynchronous, tables, tuple(fresh), arrives))
 
     def finished(self, request: Any, block_ids: Any) -> bool:
@@ -157,7 +164,8 @@ class SchedulerSession(CacheSession):
         label = request.request_id
         layout = self._layout
         produces = layout.connector is not None and layout.connector.role != "consumer"
-        if not (self._arrivals[label].store and produces and any(block_ids)) or request.num_computed_tokens == 0:
+        keeps = self._arrivals[label].store and produces and any(block_ids) and label not in self._loading
+        if not keeps or request.num_computed_tokens == 0:
             return False
         length = max(0, min(request.num_computed_tokens - request.num_in_flight_tokens, request.num_tokens - 1))
         self._stores.append(Store(label, length, tuple(tuple(group) for group in block_ids)))

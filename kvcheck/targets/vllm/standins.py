@@ -203,7 +203,7 @@ def _empty_base(name: str) -> type:
     def refuse(self: object, *_: Any, **__: Any) -> NoReturn:
         raise StandInUsed(f"{type(self).__name__} created", f"its base {name} is a stand-in of light loading")
 
-    def accept(**_: Any) -> None:
+    def accept(_: type, **__: Any) -> None:
         """Class keywords of the real base mean nothing here."""
 
     return type(leaf, (), {"__module__": module, "__init__": refuse, "__init_subclass__": accept})

@@ -34,4 +34,7 @@ class VllmTarget:
         """A new server with this layout, or only its cache manager."""
         if why := self.supports(layout):
             raise UnsupportedLayout(why)
-        return ManagerSession(self._api, layout) if level == "manager" else SchedulerSession(self._api, layout)
+        try:
+            return ManagerSession(self._api, layout) if level == "manager" else SchedulerSession(self._api, layout)
+        except (AssertionError, ValueError) as error:
+            raise UnsupportedLayout(f"the server refuses this layout when it starts: {error}") from error

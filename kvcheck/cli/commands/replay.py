@@ -1,0 +1,156 @@
+"""`kvcheck replay`: one run again, or a recording judged again."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from kvcheck.cli.options import color_option, json_option, screen_for, target_option, write_report
+from kvcheck.cli.status import status_of
+from kvcheck.engines.judging import RunResult, judge_trace
+from kvcheck.engines.watched import Watched, code_and_message
+from kvcheck.files import (
+    RUN_FILE,
+    InputError,
+    expected_verdicts,
+    read_run_or_trace,
+    require_writable,
+    write_trace,
+)
+from kvcheck.model.actions import Run
+from kvcheck.model.observation import TargetInfo, Trace
+from kvcheck.report.account import Account, replay_command, show_account
+from kvcheck.report.campaign_json import Core, resolved, violation_entry
+from kvcheck.report.console import Screen
+from kvcheck.report.info import info_text
+from kvcheck.report.verdict import show_replay_verdict
+from kvcheck.targets.loading import DEFAULT_TARGET, describe
+
+
+class Replay(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that was judged: where it came from, on what, and what came of it."""
+
+    file: Path
+    run: Run
+    spec: str
+    info: TargetInfo
+    result: RunResult
+    seconds: float
+    interrupted: bool = False
+
+    @property
+    def undetermined(self) -> str:
+        """Why nothing can be said, as "code: message"; empty if something can."""
+        result = self.result
+        if result.violations or result.undetermined:
+            return "" if result.violations else result.undetermined
+        if result.actions <= result.skipped:
+            return "nothing-happened: no action of this run had a subject"
+        return ""
+
+    @property
+    def verdict(self) -> str:
+        """What it says about the target."""
+        if self.result.violations:
+            return "violated"
+        return "undetermined" if self.undetermined else "passed"
+
+
+@click.command()
+@click.argument("path", metavar="RUN|TRACE", type=click.Path(path_type=Path))
+@target_option(None, note="  [default: what a counterexample names; a recording needs none]")
+@click.option("--record", metavar="FILE", type=click.Path(path_type=Path), help="Keep what was seen as a recording.")
+@json_option
+@color_option
+def command(path: Path, target: str | None, record: Path | None, json_file: str | None, no_color: bool) -> int:
+    """Judge one run (a counterexample's folder or a run file) on a target, or a recording without one."""
+    screen = screen_for(json_file, no_color)
+    if record is not None:
+        require_writable(record)
+    found = read_run_or_trace(path)
+    if isinstance(found, Trace) and target is None:
+        if record is not None:
+            raise InputError(f"{path}: is a recording already; --record needs a --target")
+        replay = judged_again(path, found)
+    else:
+        run = found.run if isinstance(found, Trace) else found
+        replay = judged_on_target(path, run, target or target_of(path))
+    if record is not None and replay.result.trace is not None:
+        write_trace(record, replay.result.trace)
+    show(screen, replay)
+    write_report(json_file, replay_report(replay))
+    return status_of(replay.verdict)
+
+
+def target_of(path: Path) -> str:
+    """The first target that the counterexample says to be violated, else the default."""
+    return next((spec for spec, verdict in expected_verdicts(path).items() if verdict == "violated"), DEFAULT_TARGET)
+
+
+def judged_again(path: Path, trace: Trace) -> Replay:
+    """Judge a recording."""
+    began = time.monotonic()
+    result = judge_trace(trace)
+    result.trace = trace
+    seconds = time.monotonic() - began
+    return Replay(file=path, run=trace.run, spec=trace.target.spec, info=trace.target, result=result, seconds=seconds)
+
+
+def judged_on_target(path: Path, run: Run, spec: str) -> Replay:
+    """Judge a run on a target, in a watched process."""
+    info = describe(spec)
+    began = time.monotonic()
+    watched = Watched(spec, expected=info)
+    interrupted = False
+    try:
+        result = watched.judge(run, record=True)
+    except KeyboardInterrupt:
+        result, interrupted = RunResult(undetermined="interrupted: the run was not finished"), True
+    finally:
+        watched.close()
+    return Replay(
+        file=path / RUN_FILE if path.is_dir() else path,
+        run=run,
+        spec=spec,
+        info=info,
+        result=result,
+        seconds=time.monotonic() - began,
+        interrupted=interrupted,
+    )
+
+
+def show(screen: Screen, replay: Replay) -> None:
+    """What came of it."""
+    screen.line(f"target   {replay.spec}: {info_text(replay.info)}")
+    screen.line(f"run      {replay.file}: {len(replay.run.actions)} actions")
+    for number, violation in enumerate(replay.result.violations, 1):
+        account = Account(
+            violation=violation,
+            run=replay.run,
+            reproduce=replay_command(replay.file, replay.spec),
+            trace=replay.result.trace,
+        )
+        show_account(screen, account, number)
+    show_replay_verdict(screen, replay.verdict, code_and_message(replay.undetermined), replay.result)
+
+
+def replay_report(replay: Replay) -> dict[str, Any]:
+    """The JSON report."""
+    result = replay.result
+    code, message = code_and_message(replay.undetermined)
+    return Core(
+        verdict=replay.verdict,
+        target=replay.spec,
+        target_resolved=resolved(replay.info),
+        actions=result.actions,
+        seconds=round(replay.seconds, 3),
+        interrupted=replay.interrupted,
+        violations=[violation_entry(v, replay.run, replay.file, replay.spec) for v in result.violations],
+        undetermined=[{"code": code, "message": message, "times": 1}] if replay.undetermined else [],
+        witnesses={name: result.witnesses.get(name, 0) for name in sorted({*result.possible, *result.witnesses})},
+        actions_by_kind=result.actions_by_kind,
+    ).report(skipped=result.skipped)

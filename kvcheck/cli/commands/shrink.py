@@ -1,0 +1,93 @@
+"""`kvcheck shrink`: the shortest run that shows what a run shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kvcheck.cli.options import color_option, json_option, positive_seconds, screen_for, target_option, write_report
+from kvcheck.cli.status import status_of
+from kvcheck.engines.campaign import SHRINK_SECONDS
+from kvcheck.engines.judging import RunResult
+from kvcheck.engines.watched import Watched, code_and_message
+from kvcheck.engines.worker_protocol import Shrunk
+from kvcheck.files import RUN_FILE, InputError, read_run, require_writable, write_run
+from kvcheck.invariants.registry import Violation
+from kvcheck.model.actions import Run
+from kvcheck.report.account import Account, replay_command, show_account
+from kvcheck.report.campaign_json import violation_entry
+from kvcheck.report.console import Screen
+from kvcheck.report.verdict import show_replay_verdict
+from kvcheck.targets.loading import describe
+
+
+@click.command()
+@click.argument("path", metavar="RUN", type=click.Path(path_type=Path))
+@target_option(None, required=True)
+@click.option("--signature", metavar="TEXT", help="Which violation to keep.  [default: the first]")
+@click.option("--seconds", type=float, default=3 * SHRINK_SECONDS, show_default=True, callback=positive_seconds)
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="[default: RUN with .shrunk.json]")
+@json_option
+@color_option
+def command(
+    path: Path,
+    target: str,
+    signature: str | None,
+    seconds: float,
+    out: Path | None,
+    json_file: str | None,
+    no_color: bool,
+) -> int:
+    """Shrink a run that breaks an invariant: fewer actions, a plainer layout, fewer tokens."""
+    screen = screen_for(json_file, no_color)
+    file = path / RUN_FILE if path.is_dir() else path
+    out = out or file.with_suffix(".shrunk.json")
+    require_writable(out)
+    run = read_run(path)
+    watched = Watched(target, expected=describe(target))
+    try:
+        before = watched.judge(run)
+        violation = _chosen(file, before, signature)
+        if violation is None:
+            return _nothing_to_shrink(screen, before, json_file)
+        shrunk = watched.shrink(run, violation.signature, seconds)
+        after = watched.judge(shrunk.run, record=True)
+    finally:
+        watched.close()
+    write_run(out, shrunk.run)
+    last = next((v for v in after.violations if v.signature == violation.signature), violation)
+    _show(screen, run, shrunk, last, after, replay_command(out, target))
+    entry = violation_entry(last, shrunk.run, out, target, shrunk.needs)
+    write_report(json_file, {"version": 1, "verdict": "violated", "violations": [entry]})
+    return status_of("violated")
+
+
+def _chosen(file: Path, result: RunResult, signature: str | None) -> Violation | None:
+    if signature is None:
+        return result.violations[0] if result.violations else None
+    found = next((v for v in result.violations if v.signature == signature), None)
+    if found is None and result.violations:
+        raise InputError(f"{file}: shows {', '.join(v.signature for v in result.violations)}, not {signature}")
+    return found
+
+
+def _nothing_to_shrink(screen: Screen, result: RunResult, json_file: str | None) -> int:
+    verdict = "undetermined" if result.undetermined else "passed"
+    screen.line("there is nothing to shrink: the run breaks no invariant on this target")
+    show_replay_verdict(screen, verdict, code_and_message(result.undetermined), result)
+    write_report(json_file, {"version": 1, "verdict": verdict, "violations": []})
+    return status_of(verdict)
+
+
+def _show(screen: Screen, run: Run, shrunk: Shrunk, violation: Violation, after: RunResult, reproduce: str) -> None:
+    remark = f"{len(run.actions)} actions before, {len(shrunk.run.actions)} now"
+    account = Account(
+        violation=violation,
+        run=shrunk.run,
+        reproduce=reproduce,
+        trace=after.trace,
+        needs=shrunk.needs,
+        remark=remark,
+    )
+    show_account(screen, account, 1)

@@ -1,0 +1,327 @@
+"""The command line: reports, exit statuses, one-line complaints. Toy targets stand for releases."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from toys import LAYOUT, LOADER, SEARCHER, run_of
+
+from kvcheck.cli.commands import fuzz, replay, shrink
+from kvcheck.cli.main import run
+from kvcheck.engines.campaign import Plan
+from kvcheck.engines.watched import Watched
+from kvcheck.engines.workers import Limits
+from kvcheck.files import read_run, write_json, write_run, write_whole
+from kvcheck.model.layout import Group
+from kvcheck.model.observation import TargetInfo
+
+CORE = ["version", "kvcheck", "verdict", "target", "target_resolved", "seed", "runs", "actions", "seconds",
+        "interrupted", "violations", "undetermined", "witnesses", "actions_by_kind"]  # fmt: skip
+TWO_GROUPS = msgspec.structs.replace(LAYOUT, groups=(*LAYOUT.groups, Group(kind="mla", block_size=2)), num_blocks=40)
+VIOLATION = ["signature", "invariant", "severity", "message", "layout", "needs", "run", "actions", "times", "known",
+             "reproduce"]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KVCHECK_OUT", raising=False)
+
+
+@pytest.fixture
+def toys(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Let commands drive toys; called with the labels of the runs to draw."""
+    limits = Limits(stall_seconds=1.0)
+    watched = functools.partial(Watched, limits=limits, loader=LOADER, searcher=SEARCHER)
+    monkeypatch.setattr(fuzz, "Plan", functools.partial(Plan, limits=limits, loader=LOADER, searcher=SEARCHER))
+    monkeypatch.setattr(replay, "Watched", watched)
+    monkeypatch.setattr(shrink, "Watched", watched)
+    for module in (fuzz, replay, shrink):
+        monkeypatch.setattr(module, "describe", lambda spec: TargetInfo(spec=spec, version="1"))
+    return lambda labels: monkeypatch.setenv("TOY_LABELS", labels)
+
+
+def report_of(path: str) -> Any:
+    return json.loads(Path(path).read_text())
+
+
+def test_a_campaign_that_finds_something(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    toys("- fail-x")
+    assert run(["fuzz", "--target", "toy", "--runs", "10", "--seed", "7", "--jobs", "2", "--json", "f.json"]) == 1
+    report = report_of("f.json")
+    assert list(report)[: len(CORE)] == CORE
+    assert (report["verdict"], report["seed"], report["runs"], report["target"]) == ("violated", 7, 10, "toy")
+    (violation,) = report["violations"]
+    assert list(violation)[: len(VIOLATION)] == VIOLATION
+    assert violation["signature"] == "system.exception AssertionError fail"
+    assert violation["actions"] == len(read_run(Path(violation["run"])).actions) == 1
+    assert violation["reproduce"] == f"kvcheck replay {violation['run']} --target toy"
+    assert violation["times"] > 1
+    shown = capsys.readouterr().out
+    assert "the engine dies, and every request in it" in shown
+    assert violation["reproduce"] in shown
+    assert re.search(r"^violated: 1 different violation", shown, re.MULTILINE)
+    assert "\x1b" not in shown
+
+    assert run(violation["reproduce"].split()[1:]) == 1
+    assert "violated" in capsys.readouterr().out
+
+
+def test_a_campaign_that_passes(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    toys("-")
+    assert run(["fuzz", "--target", "toy", "--runs", "4", "--jobs", "1", "--json", "f.json"]) == 0
+    report = report_of("f.json")
+    assert (report["verdict"], report["violations"], report["undetermined"]) == ("passed", [], [])
+    shown = capsys.readouterr().out
+    assert f"seed     {report['seed']}" in shown
+    assert "4 runs" in shown
+    assert "no proof" in shown
+
+
+def test_a_campaign_that_cannot_tell(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    toys("- - crash")
+    assert run(["fuzz", "--target", "toy", "--runs", "6", "--jobs", "1", "--json", "f.json"]) == 2
+    assert {item["code"] for item in report_of("f.json")["undetermined"]} == {"worker-died"}
+    assert "passed" not in capsys.readouterr().out
+
+
+def test_json_to_stdout_is_nothing_but_json(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    toys("-")
+    assert run(["fuzz", "--target", "toy", "--runs", "2", "--jobs", "1", "--json", "-"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["verdict"] == "passed"
+    assert "passed" in captured.err
+
+
+def test_a_layout_from_a_file_that_the_target_does_not_support(toys: Any) -> None:
+    toys("-")
+    write_json(Path("layout.json"), TWO_GROUPS)
+    arguments = ["fuzz", "--target", "toy", "--runs", "2", "--jobs", "1", "--json", "f.json", "--layout", "layout.json"]
+    assert run(arguments) == 2
+    assert [item["code"] for item in report_of("f.json")["undetermined"]] == ["not-supported"]
+
+
+def test_replay_of_a_run_and_of_its_recording(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(Path("case/run.json"), run_of("fail-x"))
+    write_json(Path("case/expected.json"), {"version": 1, "expected": {"a": "passed", "toy-2": "violated"}})
+    assert run(["replay", "case", "--record", "trace.json", "--json", "r.json"]) == 1
+    report = report_of("r.json")
+    assert list(report)[: len(CORE)] == CORE
+    assert report["target"] == "toy-2"
+    assert report["runs"] == 1
+    capsys.readouterr()
+    assert run(["replay", "trace.json"]) == 1
+    assert "AssertionError" in capsys.readouterr().out
+
+
+def test_replay_verdicts(toys: Any) -> None:
+    for labels, status in (("a", 0), ("mistake", 2), ("crash", 2), ("hang", 1)):
+        write_run(Path("run.json"), run_of(labels))
+        assert run(["replay", "run.json", "--target", "toy", "--json", "r.json"]) == status, labels
+    write_run(Path("run.json"), msgspec.structs.replace(run_of(), actions=()))
+    assert run(["replay", "run.json", "--target", "toy", "--json", "r.json"]) == 2
+    assert report_of("r.json")["undetermined"][0]["code"] == "nothing-happened"
+
+
+def test_shrink(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(Path("run.json"), run_of("a", "b", "fail-x", "c"))
+    assert run(["shrink", "run.json", "--target", "toy", "--seconds", "10", "--json", "s.json"]) == 1
+    assert len(read_run(Path("run.shrunk.json")).actions) == 1
+    assert report_of("s.json")["violations"][0]["actions"] == 1
+    assert "5 actions before" not in capsys.readouterr().err
+    write_run(Path("run.json"), run_of("a"))
+    assert run(["shrink", "run.json", "--target", "toy"]) == 0
+
+
+@pytest.mark.parametrize("command", ["targets", "layouts", "invariants", "witnesses"])
+def test_lists(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "--json", "-"]) == 0
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    assert report["version"] == 1
+    assert len(captured.err.splitlines()) >= len(report[command]) > 3
+
+
+def test_a_layout_that_is_shown_can_be_used(capsys: pytest.CaptureFixture[str], toys: Any) -> None:
+    assert run(["layouts", "show", "gptoss", "--release", "0.28.0"]) == 0
+    Path("layout.json").write_text(capsys.readouterr().out)
+    toys("-")
+    arguments = ["fuzz", "--target", "toy", "--runs", "1", "--layout", "layout.json", "--json", "f.json"]
+    assert run(arguments) == 2  # a toy has one group
+    assert report_of("f.json")["layout"]["groups"][0]["kind"] == "sliding_window"
+
+
+BAD_FILES = {"x.json": b'{"version": 1, "layout": 5}', "y.json": b"not json", "z.json": b"\xff\xfe"}
+WRONG = [
+    ["nosuch"],
+    ["--bad"],
+    [],
+    ["fuzz", "--bad"],
+    ["fuzz", "--seconds", "-1"],
+    ["fuzz", "--seconds", "0"],
+    ["fuzz", "--seconds", "nan"],
+    ["fuzz", "--seconds", "x"],
+    ["fuzz", "--runs", "0"],
+    ["fuzz", "--jobs", "0"],
+    ["fuzz", "--target", "nonsense"],
+    ["fuzz", "--target", "model+"],
+    ["fuzz", "--target", "vllm==1"],
+    ["fuzz", "--target", "path:."],
+    ["fuzz", "--target", "path:/nonexistent"],
+    ["replay"],
+    ["replay", "x.json"],
+    ["replay", "y.json"],
+    ["replay", "z.json"],
+    ["replay", "none.json"],
+    ["replay", "."],
+    ["replay", "good.json", "--target", "nonsense"],
+    ["replay", "good.json", "--json", "."],
+    ["shrink", "good.json"],
+    ["shrink", "x.json", "--target", "path:."],
+    ["layouts", "show", "nosuch"],
+    ["layouts", "show", "gptoss", "--release", "x"],
+]
+
+
+@pytest.mark.parametrize("arguments", WRONG, ids=[" ".join(arguments) or "nothing" for arguments in WRONG])
+def test_wrong_usage_is_one_line_and_status_3(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for name, content in BAD_FILES.items():
+        write_whole(Path(name), content)
+    write_run(Path("good.json"), run_of("a"))
+    assert run(arguments) == 3
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert re.fullmatch(r"kvcheck: [^\n]+\n", captured.err)
+
+
+def test_a_layout_that_nothing_is_called(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fuzz", "--target", "toy", "--layout", "nosuch"]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_mistake_of_kvcheck_is_undetermined(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatched = fuzz.describe
+    try:
+        fuzz.describe = lambda spec: spec.no_such_attribute  # type: ignore[assignment]
+        assert run(["fuzz", "--target", "toy"]) == 2
+    finally:
+        fuzz.describe = monkeypatched
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "this is a bug of kvcheck" in told
+    (file,) = Path("kvcheck-out").glob("error-*.txt")
+    assert "Traceback" in file.read_text()
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert re.fullmatch(r"kvcheck \d+\.\d+\.\d+\n", capsys.readouterr().out)
+    assert run(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for name in ("fuzz", "replay", "shrink", "targets", "layouts", "invariants", "witnesses"):
+        assert re.search(rf"^  {name} ", shown, re.MULTILINE)
+        assert run([name, "--help"]) == 0
+
+
+SCRIPT = """
+import functools, sys
+from toys import *
+from kvcheck.cli.commands import fuzz
+from kvcheck.cli.main import run
+from kvcheck.engines.campaign import Plan
+from kvcheck.model.layout import Group
+from kvcheck.model.observation import TargetInfo
+fuzz.Plan = functools.partial(Plan, loader=LOADER, searcher=SEARCHER)
+fuzz.describe = lambda spec: TargetInfo(spec=spec, version="1")
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def started(labels: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """A campaign in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TOY_LABELS": labels}
+    line = [sys.executable, "-c", SCRIPT, "fuzz", "--target", "toy", "--jobs", "2", *arguments]
+    return subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(("labels", "status"), [("fail-x nap-0.2", 1), ("nap-0.2", 2)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption(labels: str, status: int, number: signal.Signals) -> None:
+    with started(labels, "--json", "f.json") as process:
+        time.sleep(1.0)
+        wait_for(lambda: status == 2 or list(Path().glob("kvcheck-out/*/*/run.json")))
+        time.sleep(1.0)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == status
+    assert errors == ""
+    report = report_of("f.json")
+    assert report["interrupted"]
+    assert len(report["violations"]) == (status == 1)
+
+
+def test_a_campaign_that_is_killed_has_kept_what_it_found() -> None:
+    with started("fail-x nap-0.2") as process:
+        wait_for(lambda: list(Path().glob("kvcheck-out/*/*/expected.json")))
+        process.kill()
+    (file,) = Path().glob("kvcheck-out/*/*/run.json")
+    assert read_run(file).actions
+
+
+def test_a_reader_that_goes_away() -> None:
+    with started("-", "--runs", "3") as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        process.stdout = None
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert errors == ""
+
+
+def test_colours_only_on_a_terminal() -> None:
+    pty = pytest.importorskip("pty")
+    for arguments, coloured in (((), True), (("--no-color",), False)):
+        leader, follower = pty.openpty()
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TERM": "xterm-256color",
+                       "TOY_LABELS": "fail-x"}  # fmt: skip
+        environment.pop("NO_COLOR", None)
+        line = [sys.executable, "-c", SCRIPT, "fuzz", "--target", "toy", "--runs", "2", "--jobs", "1", *arguments]
+        process = subprocess.Popen(line, env=environment, stdout=follower, stderr=follower)
+        os.close(follower)
+        shown = _read_all(leader)
+        process.wait()
+        assert ("\x1b[1;31mviolated" in shown) == coloured
+        assert "violated" in shown
+
+
+def _read_all(descriptor: int) -> str:
+    parts = []
+    while True:
+        try:
+            part = os.read(descriptor, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        parts.append(part)
+    os.close(descriptor)
+    return b"".join(parts).decode()

@@ -1,0 +1,169 @@
+"""Campaigns on toy targets: buckets, shrinking, replays, verdicts, limits."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from toys import LAYOUT, LOADER, SEARCHER, run_of
+
+from kvcheck.engines.campaign import Campaign, CampaignResult, Plan
+from kvcheck.engines.findings import Findings, folder_name
+from kvcheck.engines.seeds import seed_of_run
+from kvcheck.engines.tally import MOST_UNDETERMINED, Tally
+from kvcheck.engines.workers import Limits
+from kvcheck.files import expected_verdicts, read_run
+from kvcheck.targets.errors import TargetError
+
+
+@pytest.fixture
+def labels(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return lambda text: monkeypatch.setenv("TOY_LABELS", text)
+
+
+def campaign(out: Path, **changes: Any) -> Campaign:
+    plan = Plan(
+        spec="toy",
+        seed=1,
+        out=out,
+        seconds=None,
+        runs=12,
+        jobs=2,
+        limits=Limits(stall_seconds=1.0),
+        loader=LOADER,
+        searcher=SEARCHER,
+    )
+    return Campaign(msgspec.structs.replace(plan, **changes))
+
+
+def codes(result: CampaignResult) -> set[str]:
+    return {item.code for item in result.undetermined}
+
+
+def test_nothing_found(tmp_path: Path, labels: Any) -> None:
+    labels("-")
+    result = campaign(tmp_path).run()
+    assert result.verdict == "passed"
+    assert result.runs == 12
+    assert result.witnesses == {"seen": 12}
+    assert result.actions == sum(result.actions_by_kind.values())
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_same_runs_whatever_the_number_of_workers(tmp_path: Path, labels: Any) -> None:
+    labels("- fail-x - -")
+    results = [campaign(tmp_path / str(jobs), jobs=jobs, runs=20).run() for jobs in (1, 3)]
+    one, other = results
+    assert (one.runs, one.actions, one.actions_by_kind) == (other.runs, other.actions, other.actions_by_kind)
+    assert [b.times for b in one.buckets] == [b.times for b in other.buckets]
+    assert len({seed_of_run(1, i) for i in range(1000)} | {seed_of_run(2, i) for i in range(1000)}) == 2000
+
+
+def test_a_violation_is_bucketed_shrunk_replayed_and_kept(tmp_path: Path, labels: Any) -> None:
+    labels("- fail-x")
+    result = campaign(tmp_path, runs=20).run()
+    assert result.verdict == "violated"
+    (bucket,) = result.buckets
+    assert bucket.signature == "system.exception AssertionError fail"
+    assert bucket.state == "confirmed"
+    assert bucket.times > 1
+    assert len(bucket.run.actions) == 1
+    assert bucket.violation.index == 0
+    assert bucket.trace is not None
+    assert read_run(bucket.file) == bucket.run
+    assert expected_verdicts(bucket.file) == {"toy": "violated"}
+
+
+def test_a_hang_in_a_campaign(tmp_path: Path, labels: Any) -> None:
+    labels("- - - hang")
+    result = campaign(tmp_path, runs=6).run()
+    assert "system.hang spin" in {bucket.signature for bucket in result.buckets}
+
+
+def test_what_does_not_happen_again_is_undetermined(tmp_path: Path, labels: Any) -> None:
+    labels(f"flaky-{tmp_path / 'flag'}")
+    result = campaign(tmp_path / "out", runs=1).run()
+    assert result.verdict == "undetermined"
+    assert codes(result) == {"not-reproducible"}
+    assert len(list((tmp_path / "out" / "undetermined").rglob("trace-*.json"))) == 2
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["undetermined"]
+
+
+def test_a_worker_that_dies_does_not_end_the_campaign(tmp_path: Path, labels: Any) -> None:
+    labels("- - - crash mistake")
+    result = campaign(tmp_path, runs=20).run()
+    assert result.verdict == "undetermined"
+    assert result.runs == 20
+    assert codes(result) == {"worker-died", "harness-error"}
+
+
+def test_a_target_that_never_loads(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="no such toy"):
+        campaign(tmp_path, spec="refused").run()
+    result = campaign(tmp_path, spec="dies").run()
+    assert result.verdict == "undetermined"
+    assert codes(result) == {"worker-died"}
+
+
+def test_a_layout_that_is_not_supported(tmp_path: Path) -> None:
+    layout = msgspec.structs.replace(LAYOUT, groups=LAYOUT.groups * 2)
+    result = campaign(tmp_path, layout=layout).run()
+    assert result.verdict == "undetermined"
+    assert codes(result) == {"not-supported"}
+    assert result.runs == 0
+
+
+def test_the_time_limit(tmp_path: Path, labels: Any) -> None:
+    labels("- fail-x")
+    result = campaign(tmp_path, runs=None, seconds=2.0).run()
+    assert result.runs > 2
+    assert result.seconds < 2.0 + 10.0 + 3.0
+
+
+def test_an_interruption_reports_what_was_found(tmp_path: Path, labels: Any) -> None:
+    labels("fail-x - - nap-0.2")
+    one = campaign(tmp_path, runs=None)
+    threading.Timer(4.0, one.interrupt).start()
+    result = one.run()
+    assert result.interrupted
+    assert result.verdict == "violated"
+    assert result.buckets[0].file.is_file()
+
+    labels("-")
+    other = campaign(tmp_path, runs=None)
+    threading.Timer(2.0, other.interrupt).start()
+    assert other.run().verdict == "undetermined"
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, labels: Any) -> None:
+    labels("fail-x")
+    (tmp_path / "file").touch()
+    result = campaign(tmp_path / "file" / "out", runs=1).run()
+    assert result.verdict == "violated"
+    assert codes(result) == {"cannot-write"}
+
+
+def test_undetermined_results_are_bounded() -> None:
+    tally = Tally()
+    for i in range(3 * MOST_UNDETERMINED):
+        tally.note("code", f"message {i}")
+    assert len(tally.undetermined) == MOST_UNDETERMINED + 1
+    assert sum(item.times for item in tally.undetermined) == 3 * MOST_UNDETERMINED
+
+
+def test_names_of_folders() -> None:
+    assert folder_name("content.attention full complete") == "content.attention-full-complete"
+    strange = ["a/b", "a:b", "../x", ".", "x" * 300, "x" * 301, "é"]
+    names = [folder_name(name) for name in strange]
+    assert len(set(names)) == len(names)
+    assert all(len(name) < 100 and "/" not in name and not name.startswith(".") for name in names)
+
+
+def test_a_discarded_finding_leaves_nothing(tmp_path: Path) -> None:
+    findings = Findings(tmp_path, "toy")
+    findings.save("a b", run_of("a"))
+    findings.discard("a b")
+    assert not list(tmp_path.iterdir())
