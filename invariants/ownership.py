@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 
 from kvcheck.invariants.ledger import Ledger
 from kvcheck.invariants.moment import Moment
 from kvcheck.invariants.registry import Finding, Severity, invariant
+from kvcheck.model.observation import CacheView
 
 NULL_BLOCK = 0
+
+
+def _columns(view: CacheView) -> Iterator[int]:
+    """All blocks of all columns of all tables."""
+    return chain.from_iterable(chain.from_iterable(view.tables.values()))
 
 
 @invariant(
@@ -23,10 +31,8 @@ def references(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
     if view is None:
         return
     held = [0] * len(view.refs)
-    for tables in view.tables.values():
-        for table in tables:
-            for block in table:
-                held[block] += 1
+    for block, count in Counter(_columns(view)).items():
+        held[block] = count
     for block, count in view.holders:
         held[block] += count
     held[NULL_BLOCK] = 0
@@ -54,11 +60,12 @@ def free_queue(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
         yield Finding(f"the pool counts {view.free_count} free blocks, the queue has {len(view.free)}", detail="count")
     if NULL_BLOCK in queued:
         yield Finding("the null block is in the free queue", detail="null")
-    for block, count in enumerate(view.refs):
-        if block != NULL_BLOCK and (count == 0) != (block in queued):
-            where = "in" if block in queued else "not in"
-            yield Finding(f"block {block} has {count} references and is {where} the free queue", detail="state")
-            return
+    idle = {block for block, count in enumerate(view.refs) if not count}
+    idle.discard(NULL_BLOCK)
+    if idle != queued:
+        block = min(idle ^ queued)
+        where = "in" if block in queued else "not in"
+        yield Finding(f"block {block} has {view.refs[block]} references and is {where} the free queue", detail="state")
 
 
 @invariant(
@@ -71,6 +78,9 @@ def one_hand(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
     """Sharing is sharing of a prefix: same group, same column."""
     view = moment.view
     if view is None:
+        return
+    held = [block for block in _columns(view) if block != NULL_BLOCK]
+    if len(set(held)) == len(held):
         return
     place: dict[int, tuple[int, int, str]] = {}
     for label, tables in view.tables.items():

@@ -83,8 +83,8 @@ def own_tokens(register: Register, ledger: Ledger) -> Iterator[Finding]:
 )
 def key_map(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
     """Three books of the same thing."""
-    view = moment.view
-    if view is None:
+    view, before = moment.view, moment.before
+    if view is None or (before is not None and view.keys is before.keys and view.block_keys is before.block_keys):
         return
     told = set(view.keys)
     if told != set(view.block_keys):

@@ -117,21 +117,22 @@ class Judge:
     def feed(self, moment: Moment) -> list[Violation]:
         """What this moment breaks."""
         found: list[Violation] = []
-        self.ledger.begin(moment)
+        ledger = self.ledger
+        ledger.begin(moment)
         for event in moment.observation.log:
             for check in self._by_event.get(type(event), ()):
-                found += self._violations(check, check.check(event, self.ledger), moment)
-            self.ledger.apply(event)
-        self.ledger.end(moment)
+                for finding in check.check(event, ledger):
+                    found.append(self._violation(check, finding, moment))
+            ledger.apply(event)
+        ledger.end(moment)
         for check in self._by_moment:
-            found += self._violations(check, check.check(moment, self.ledger), moment)
+            for finding in check.check(moment, ledger):
+                found.append(self._violation(check, finding, moment))
         return found
 
-    def _violations(self, check: Invariant, findings: Iterable[Finding], moment: Moment) -> list[Violation]:
-        return [
-            Violation(check.id, str(check.severity), f.message, self._signature(check, f, moment), moment.index)
-            for f in findings
-        ]
+    def _violation(self, check: Invariant, finding: Finding, moment: Moment) -> Violation:
+        signature = self._signature(check, finding, moment)
+        return Violation(check.id, str(check.severity), finding.message, signature, moment.index)
 
     def _signature(self, check: Invariant, finding: Finding, moment: Moment) -> str:
         if check.id == "system.exception":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import threading
@@ -20,11 +21,12 @@ from kvcheck.model.actions import Run
 from kvcheck.model.observation import Trace
 
 TRACE_FILE = "trace.json"
+ACCOUNT_FILE = "account.txt"
 LONGEST_NAME = 80
 
 
 class Findings:
-    """One folder a bucket: ``run.json``, the expected verdict, and a recording once there is one.
+    """One folder a bucket: ``run.json``, the expected verdict, and a recording and an account once there are.
 
     A file that cannot be written never ends a campaign: the first reason is kept in ``error``.
     """
@@ -41,6 +43,7 @@ class Findings:
         file = folder / RUN_FILE
         with self._lock:
             try:
+                _remove(folder, TRACE_FILE, ACCOUNT_FILE)  # of another run
                 write_run(file, run)
                 write_json(folder / EXPECTED_FILE, {"version": VERSION, "expected": {self._spec: "violated"}})
                 self._save_traces(folder, traces)
@@ -62,9 +65,8 @@ class Findings:
     def discard(self, signature: str) -> None:
         """Take away a run that turned out to show nothing."""
         folder = self.root / folder_name(signature)
-        for name in (RUN_FILE, EXPECTED_FILE, TRACE_FILE):
-            (folder / name).unlink(missing_ok=True)
-        if folder.is_dir() and not any(folder.iterdir()):
+        _remove(folder, RUN_FILE, EXPECTED_FILE, TRACE_FILE, ACCOUNT_FILE)
+        with contextlib.suppress(OSError):
             folder.rmdir()
 
     @staticmethod
@@ -72,6 +74,12 @@ class Findings:
         names = [TRACE_FILE] if len(traces) == 1 else [f"trace-{i}.json" for i in range(1, len(traces) + 1)]
         for name, trace in zip(names, traces, strict=True):
             write_trace(folder / name, trace)
+
+
+def _remove(folder: Path, *names: str) -> None:
+    for name in names:
+        with contextlib.suppress(OSError):
+            (folder / name).unlink()
 
 
 def folder_name(signature: str) -> str:

@@ -106,7 +106,7 @@ class Watched:
             return self._judge_hang(run, hung.stall)
 
     def shrink(self, run: Run, signature: str, seconds: float) -> Shrunk:
-        """The simplest run found in that time that shows the same violation, if only up to where a worker died."""
+        """The simplest run found in that time, or until Ctrl-C or the worker's end, that shows the same violation."""
         if signature.startswith(HANG):
             return self._shrunk_hang(run, signature, seconds)
         best = Shrunk(run)
@@ -118,6 +118,9 @@ class Watched:
         try:
             answer = self._ask(Shrink(run, signature, seconds), keep)
         except (WorkerHung, WorkerDied):
+            return best
+        except KeyboardInterrupt:
+            self.renew()
             return best
         return answer if isinstance(answer, Shrunk) else best
 

@@ -18,7 +18,7 @@ from kvcheck.engines.watched import Stopped, Watched, code_and_message
 from kvcheck.engines.workers import Limits, Worker, WorkerDied
 from kvcheck.targets.errors import TargetError
 
-PATIENCE = Limits(stall_seconds=1.0)
+PATIENCE = Limits(stall_seconds=1.5)
 
 
 def toy(spec: str = "toy", limits: Limits = PATIENCE) -> Watched:

@@ -25,7 +25,7 @@ from kvcheck.cli.options import (
 )
 from kvcheck.cli.status import UNDETERMINED, VIOLATED, status_of
 from kvcheck.engines.campaign import Campaign, CampaignResult, Plan
-from kvcheck.engines.findings import campaign_folder
+from kvcheck.engines.findings import ACCOUNT_FILE, campaign_folder
 from kvcheck.engines.seeds import fresh_seed
 from kvcheck.files import OutputError, require_writable, write_whole
 from kvcheck.model.observation import TargetInfo
@@ -149,6 +149,6 @@ def keep_account(run_file: Path, account: Account) -> None:
     text = io.StringIO()
     show_account(Screen(text, no_color=True), account, 1)
     try:
-        write_whole(run_file.with_name("account.txt"), text.getvalue().lstrip().encode())
+        write_whole(run_file.with_name(ACCOUNT_FILE), text.getvalue().lstrip().encode())
     except OutputError:
         return  # the campaign has told already that nothing can be written here

@@ -21,6 +21,10 @@ _STATUS = {
 }
 
 
+Keys = tuple[tuple[int, int, int, int], ...]
+"""Group, block, prefix length and name of each key."""
+
+
 class CacheSession:
     """Observes one cache manager. Subclasses drive it, and say which requests there are."""
 
@@ -35,6 +39,7 @@ class CacheSession:
             if hasattr(manager, name):
                 setattr(manager, name, self._recorder.looking_up(getattr(manager, name)))
         self._arrivals: dict[str, Arrive] = {}
+        self._books: tuple[Keys, Keys] = ((), ())
 
     def _requests(self) -> dict[str, Any]:
         """The server's requests by label."""
@@ -82,13 +87,16 @@ class CacheSession:
             self._recorder.learn(label, request)
         pool = self._manager.block_pool
         holders, deferred = self._holders()
+        if self._recorder.keys_changed:  # nothing but the hooked map changes them, and most actions do not
+            self._recorder.keys_changed = False
+            self._books = self._keys(pool), self._block_keys(pool)
         free = pool.free_block_queue
         return CacheView(
             refs=(0, *[block.ref_cnt for block in pool.blocks[1:]]),
             free=tuple([block.block_id for block in free.get_all_free_blocks()]),
             free_count=free.num_free_blocks,
-            keys=self._keys(pool),
-            block_keys=self._block_keys(pool),
+            keys=self._books[0],
+            block_keys=self._books[1],
             tables=self._tables(),
             holders=holders,
             requests={label: self._request_view(r) for label, r in requests.items()},
@@ -97,7 +105,7 @@ class CacheSession:
             deferred=deferred,
         )
 
-    def _keys(self, pool: Any) -> tuple[tuple[int, int, int, int], ...]:
+    def _keys(self, pool: Any) -> Keys:
         name = self._names.key
         found = []
         for raw, blocks in self._api.key_map(pool):
@@ -106,7 +114,7 @@ class CacheSession:
                 found.append((group, block, length, key))
         return tuple(found)
 
-    def _block_keys(self, pool: Any) -> tuple[tuple[int, int, int, int], ...]:
+    def _block_keys(self, pool: Any) -> Keys:
         name = self._names.key
         found = []
         for block in pool.blocks:

@@ -38,6 +38,7 @@ class Recorder:
         self._names = names
         self.log: list[Event] = []
         self.fresh: list[int] = []
+        self.keys_changed = False
         self._label = NOBODY
         self._group = NO_GROUP
         self._hook_manager(manager)
@@ -221,6 +222,7 @@ class Recorder:
             done: bool = reset()
             if done:
                 self.log.append(Clear())
+                self.keys_changed = True
                 self._hook_map(pool.cached_block_hash_to_block)
             return done
 
@@ -233,12 +235,14 @@ class Recorder:
 
         def inserted(key: Any, block: Any) -> None:
             insert(key, block)
+            self.keys_changed = True
             group, length, name = self._names.key(key)
             self.log.append(Register(self._label, group, block.block_id, length, name))
 
         def popped(key: Any, block_id: int) -> Any:
             block = pop(key, block_id)
             if block is not None:
+                self.keys_changed = True
                 group, length, name = self._names.key(key)
                 self.log.append(Drop(group, block_id, length, name))
             return block
