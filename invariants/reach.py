@@ -59,7 +59,16 @@ def _whole_prefix(ledger: Ledger, label: str, group: int, end: int, cap: int) ->
     if end % size == 0:
         return True
     last = min(round_down(end, size) + size, cap + 1 - ledger.promises.hash_lookahead, cap)
+    if not _looked_up_first(ledger, group):
+        last = end  # by then the candidate may be so short that no later key of the block is asked for
     return any(ledger.has(group, label, at) for at in range(end, last + 1, h))
+
+
+def _looked_up_first(ledger: Ledger, group: int) -> bool:
+    """Whether the group's lookup starts from the cap: full attention comes first (R4.4)."""
+    layout = ledger.layout
+    first = next(g for g in layout.groups if g.keeps_whole_prefix)
+    return layout.lookup_spec(first) == layout.lookup_spec(layout.groups[group])
 
 
 def needed_columns(ledger: Ledger, group: int, length: int) -> range:

@@ -35,11 +35,11 @@ def hang(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
 @invariant(
     "system.reset",
     "a reset that preempts running requests is done, unless something outside holds blocks",
-    Severity.CORRUPTION,
+    Severity.BOOKKEEPING,
     "R8.7 #34382 #28827",
 )
 def reset(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
-    """Content of old weights would stay in use."""
+    """The server says that it declines; content of old weights stays in the cache."""
     before = moment.before
     if not isinstance(moment.action, Reset) or not moment.action.running or not moment.observation.refused:
         return

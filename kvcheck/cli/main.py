@@ -56,18 +56,25 @@ def run(arguments: Sequence[str]) -> int:
     try:
         status: Any = cli.main(list(arguments), prog_name="kvcheck", standalone_mode=False)
         sys.stdout.flush()
-    except click.ClickException as error:
-        return _complain(_usage_text(error), WRONG_USAGE)
-    except (TargetError, InputError, OutputError) as error:
-        return _complain(one_line(error), WRONG_USAGE)
     except (click.Abort, KeyboardInterrupt):
         return _complain("interrupted", UNDETERMINED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads; nor at exit
         return UNDETERMINED
-    except Exception as error:  # noqa: BLE001  whatever kvcheck itself does wrong
-        return _complain(_own_mistake(error), UNDETERMINED)
+    except Exception as error:  # noqa: BLE001  the last place where it can be told
+        return _complain(*_told(error))
     return status if isinstance(status, int) else 0
+
+
+def _told(error: Exception) -> tuple[str, int]:
+    """What went wrong, in one line, and the exit status."""
+    if isinstance(error, click.ClickException):
+        return _usage_text(error), WRONG_USAGE
+    if isinstance(error, TargetError | InputError | OutputError):
+        return one_line(error), WRONG_USAGE
+    if isinstance(error, OSError):  # a full disk behind stdout, no more processes, ...
+        return one_line(error), UNDETERMINED
+    return _own_mistake(error), UNDETERMINED
 
 
 def _complain(text: str, status: int) -> int:

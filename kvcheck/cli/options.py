@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
-from kvcheck.files import InputError, json_text, read_layout, require_writable, write_json
+from kvcheck.cli.status import UNDETERMINED, VIOLATED, status_of
+from kvcheck.files import InputError, OutputError, json_text, read_layout, require_writable, write_json
 from kvcheck.layouts.presets import PRESETS, preset
 from kvcheck.model.layout import Layout
 from kvcheck.report.console import Screen
@@ -60,6 +61,16 @@ def write_report(json_file: str | None, report: Any) -> None:
         sys.stdout.write(json_text(report))
     elif json_file is not None:
         write_json(Path(json_file), report)
+
+
+def finish(json_file: str | None, report: Any, verdict: str) -> int:
+    """Write the report, and give the exit status. A report that cannot be written makes no violation undone."""
+    try:
+        write_report(json_file, report)
+    except OutputError as error:
+        click.echo(f"kvcheck: {error}", err=True)
+        return VIOLATED if verdict == "violated" else UNDETERMINED
+    return status_of(verdict)
 
 
 def layout_of(text: str, version: str) -> Layout | None:

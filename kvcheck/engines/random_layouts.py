@@ -183,7 +183,7 @@ def _chunked_groups(source: Source, features: Features) -> tuple[Group, ...]:
     """Chunked-local groups with others of the same block size, now and then with a Mamba group (R2)."""
     block = source.choose((2, 1, 4))
     groups = [
-        Group(kind="chunked_local", block_size=block, chunk=block * source.choose((4, 1, 2, 8)))
+        Group(kind="chunked_local", block_size=block, chunk=max(2, block * source.choose((4, 1, 2, 8))))
         for _ in range(source.integer(1, 3))
     ]
     groups += [_attention(source, (block,), features) for _ in range(source.integer(0, 2))]

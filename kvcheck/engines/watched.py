@@ -246,14 +246,15 @@ class Watched:
             try:
                 impatient._judge_once(candidate)
             except WorkerHung as hung:
-                violation = self._violation(hung.stall)
-                if violation.signature == signature and complexity(candidate) < complexity(best.run):
-                    best = Shrunk(candidate, violation)
+                violation, reached = self._violation(hung.stall), hung.stall.run or candidate
+                if violation.signature == signature and complexity(reached) < complexity(best.run):
+                    best = Shrunk(reached, violation)
                 return violation.signature == signature
             return False
 
         try:
-            shrink(run, still_hangs, seconds)
+            if still_hangs(run):  # what comes after the action that hangs is gone with that
+                shrink(best.run, still_hangs, seconds)
         finally:
             impatient.close()
         return best

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -103,6 +104,20 @@ def test_json_to_stdout_is_nothing_but_json(toys: Any, capsys: pytest.CaptureFix
     captured = capsys.readouterr()
     assert json.loads(captured.out)["verdict"] == "passed"
     assert "passed" in captured.err
+
+
+def test_a_full_disk(toys: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    toys("fail-x")
+    assert run(["fuzz", "--target", "toy", "--runs", "1", "--jobs", "1", "--json", "f.json"]) == 1
+    captured = capsys.readouterr()
+    assert captured.err == "kvcheck: cannot write f.json: the disk is full\n"
+    assert re.search(r"^undetermined: cannot-write: .*the disk is full$", captured.out, re.MULTILINE)
+    toys("-")
+    assert run(["fuzz", "--target", "toy", "--runs", "1", "--jobs", "1", "--json", "f.json"]) == 2
 
 
 def test_a_layout_from_a_file_that_the_target_does_not_support(toys: Any) -> None:

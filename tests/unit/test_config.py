@@ -366,7 +366,8 @@ COMPARE = """
     release = resolve(sys.argv[1], mode="full")
     full.load(release)
     logging.disable(logging.CRITICAL)
-    NOT_COMPARED = {"engine_id", "get_from_extra_config", "has_connector", "verify_max_model_len", "validate_block_size"}
+    NOT_COMPARED = {"engine_id", "get_from_extra_config", "has_connector", "verify_max_model_len",
+                    "validate_block_size"}
     seen = 0
 
 
@@ -394,7 +395,8 @@ COMPARE = """
 
 
     drafters = [(None, 0, 1), ("eagle", 2, 1), ("eagle3", 3, 1), ("mtp", 1, 1), ("mtp", 2, 1), ("mtp", 2, 2),
-                ("mtp", 2, 3), ("mtp", 4, 2), ("dflash", 2, 1), ("dspark", 3, 1), ("draft_model", 2, 1), ("ngram", 2, 1)]
+                ("mtp", 2, 3), ("mtp", 4, 2), ("dflash", 2, 1), ("dspark", 3, 1), ("draft_model", 2, 1),
+                ("ngram", 2, 1)]
     choices = itertools.product(drafters, (None, "kv_both", "kv_producer"), (False, True), (1, 2),
                                 ((False, False), (True, False), (True, True)), (3, 9, 32, 400))
     for (drafter, tokens, modules), connector, asynchronous, generation, (align, checkpoint), budget in choices:

@@ -30,7 +30,7 @@ SIZES = {
     "gemma3": Sizes(2, 2, 2, 231),
     "gemma_unit": Sizes(2, 1, 2, 66),
     "llama4": Sizes(2, 2, 2, 105),
-    "mistral_swa": Sizes(2, 2, 2, 25),
+    "mistral_swa": Sizes(2, 2, 2, 26),
     "ministral": Sizes(2, 2, 2, 66),
     "dsv4_exact": Sizes(64, 1, 64, 81),
     "dsv4_exact_mtp": Sizes(64, 1, 64, 82),

@@ -15,15 +15,15 @@ import click
 from kvcheck.cli.options import (
     RANDOM,
     color_option,
+    finish,
     json_option,
     layout_of,
     out_folder,
     positive_seconds,
     screen_for,
     target_option,
-    write_report,
 )
-from kvcheck.cli.status import UNDETERMINED, VIOLATED, status_of
+from kvcheck.cli.status import UNDETERMINED, VIOLATED
 from kvcheck.engines.campaign import Campaign, CampaignResult, Plan
 from kvcheck.engines.findings import ACCOUNT_FILE, campaign_folder
 from kvcheck.engines.seeds import fresh_seed
@@ -85,8 +85,8 @@ def command(
     )
     show_header(screen, plan, info, layout)
     result = work(screen, plan)
-    report(screen, result, json_file)
-    return status_of(result.verdict)
+    show(screen, result)
+    return finish(json_file, campaign_report(result), result.verdict)
 
 
 def cores() -> int:
@@ -131,8 +131,8 @@ def interruptible(campaign: Campaign, screen: Screen) -> Iterator[None]:
             signal.signal(number, old)
 
 
-def report(screen: Screen, result: CampaignResult, json_file: str | None) -> None:
-    """The accounts, the verdict, and the JSON."""
+def show(screen: Screen, result: CampaignResult) -> None:
+    """The accounts and the verdict."""
     accounts = accounts_of(result)
     for number, (file, account) in enumerate(accounts, 1):
         if number <= MOST_ACCOUNTS:
@@ -140,7 +140,6 @@ def report(screen: Screen, result: CampaignResult, json_file: str | None) -> Non
         else:
             screen.line(f"[{number}] {account.violation.signature}: {account.reproduce}")
         keep_account(file, account)
-    write_report(json_file, campaign_report(result))
     show_verdict(screen, result)
 
 

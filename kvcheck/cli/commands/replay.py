@@ -9,8 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from kvcheck.cli.options import color_option, json_option, screen_for, target_option, write_report
-from kvcheck.cli.status import status_of
+from kvcheck.cli.options import color_option, finish, json_option, screen_for, target_option
 from kvcheck.engines.judging import RunResult, judge_trace
 from kvcheck.engines.watched import Watched, code_and_message
 from kvcheck.files import (
@@ -82,8 +81,7 @@ def command(path: Path, target: str | None, record: Path | None, json_file: str 
     if record is not None and replay.result.trace is not None:
         write_trace(record, replay.result.trace)
     show(screen, replay)
-    write_report(json_file, replay_report(replay))
-    return status_of(replay.verdict)
+    return finish(json_file, replay_report(replay), replay.verdict)
 
 
 def target_of(path: Path) -> str:

