@@ -121,13 +121,11 @@ class Judge:
         ledger.begin(moment)
         for event in moment.observation.log:
             for check in self._by_event.get(type(event), ()):
-                for finding in check.check(event, ledger):
-                    found.append(self._violation(check, finding, moment))
+                found.extend(self._violation(check, f, moment) for f in check.check(event, ledger))
             ledger.apply(event)
         ledger.end(moment)
         for check in self._by_moment:
-            for finding in check.check(moment, ledger):
-                found.append(self._violation(check, finding, moment))
+            found.extend(self._violation(check, f, moment) for f in check.check(moment, ledger))
         return found
 
     def _violation(self, check: Invariant, finding: Finding, moment: Moment) -> Violation:

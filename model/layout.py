@@ -81,9 +81,9 @@ class Drafter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Connector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A scripted KV connector (R7). What it answers is in the arrivals; this is what it *is*.
 
-    ``divergent``: it declares support for local hits of unequal length, and loads asynchronously. ``duplicates``: it may report one
-    completion twice, as some composed connectors do. ``reports``: whether it tells of a failed load by blocks or by
-    request (the latter where a release has it).
+    ``divergent``: it declares support for local hits of unequal length, and loads asynchronously. ``duplicates``:
+    it may report one completion twice, as some composed connectors do. ``reports``: whether it tells of a failed
+    load by blocks or by request (the latter where a release has it).
     """
 
     role: Literal["producer", "consumer", "both"] = "both"
@@ -325,19 +325,25 @@ def _combination_problems(layout: Layout) -> list[str]:
         found.append("R3: DCP works with full-attention and Mamba groups only")
     if any(g.eagle for g in groups) and not (layout.drafter and layout.drafter.is_eagle):
         found.append("R1: an EAGLE flag needs a drafter of the EAGLE family")
-    for i, g in enumerate(groups):
-        if g.kind != "chunked_local":
-            continue
-        if layout.caching and sizes[i] != layout.granularity:
-            found.append(f"R2: chunked-local group {i}: block size {sizes[i]} must equal the granularity")
-        if i in layout.eagle_groups:
-            found.append(f"R2: chunked-local group {i} cannot be an EAGLE group")
+    found += _chunked_local_problems(layout)
     if layout.drafter is not None:
         found += _drafter_problems(layout, layout.drafter)
     if isinstance(layout.retention, int):
         found += _retention_problems(layout, layout.retention)
     if not layout.caching and layout.connector is None and layout.has_mamba:
         found.append("R2: Mamba align needs prefix caching")
+    return found
+
+
+def _chunked_local_problems(layout: Layout) -> list[str]:
+    found = []
+    for i, g in enumerate(layout.groups):
+        if g.kind != "chunked_local":
+            continue
+        if layout.caching and layout.block_tokens(i) != layout.granularity:
+            found.append(f"R2: chunked-local group {i}: block size {g.block_size} must equal the granularity")
+        if i in layout.eagle_groups:
+            found.append(f"R2: chunked-local group {i} cannot be an EAGLE group")
     return found
 
 

@@ -17,7 +17,6 @@ from kvcheck.model.observation import Observation, Trace
 from kvcheck.targets.base import Session, Target, UnsupportedLayout
 from kvcheck.targets.recorded import RecordedSession
 
-
 SOFT = frozenset({Severity.LOST_REUSE, Severity.DRAFT_QUALITY, Severity.BOOKKEEPING})
 """Severities of violations that leave the server sound: a run goes on after them."""
 

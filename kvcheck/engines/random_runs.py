@@ -277,11 +277,11 @@ class _Answers:
         self._block = layout.scheduler_block
         self._has_percent = 0
         if connector is not None and connector.role != "producer":
-            self._has_percent = source.choose((50, 20, 80))
+            self._has_percent = source.choose((70, 30, 100))
         self._asynchronous_percent = source.choose((50, 0, 100))
         self._later_percent = source.choose((0, 5, 25))
         self._unaligned_percent = source.choose((0, 0, 30))
-        fails = features.failed_loads and source.chance(20)
+        fails = features.failed_loads and source.chance(25)
         self._failed_percent = source.choose((30, 60)) if fails else 0
 
     def draw(self, prompt: int) -> tuple[Answer, ...]:

@@ -63,7 +63,7 @@ def _greedy(run: Run, stage: Callable[[Run], Iterator[Run]], still_fails: StillF
     best, place, since = run, 0, 0
     while True:
         count = 0
-        for count, candidate in enumerate(stage(best), 1):  # noqa: B007  the length of a pass that takes nothing
+        for count, candidate in enumerate(stage(best), 1):
             if time.monotonic() > end:
                 return best
             if count > place and complexity(candidate) < complexity(best) and still_fails(candidate):

@@ -65,9 +65,9 @@ class Api:
             return "prefill checkpoint blocks are not driven yet"
         if layout.connector is not None and layout.connector.reports == "request" and not self.reports_requests:
             return "the release has no failed loads by request"
-        if layout.connector is not None and layout.connector.reports == "blocks" and len(layout.groups) > 1:
-            if self.reports_requests:
-                return "with several groups the release wants failed loads by request"
+        by_blocks = layout.connector is not None and layout.connector.reports == "blocks"
+        if by_blocks and len(layout.groups) > 1 and self.reports_requests:
+            return "with several groups the release wants failed loads by request"
         if self.version < VLLM_ERA_OF_DEFAULT_RETENTION and self.retention(layout) is not None and not layout.sparse:
             return "the release refuses a retention interval without a sliding-window or Mamba group"
         try:

@@ -110,8 +110,7 @@ class CacheSession:
         found = []
         for raw, blocks in self._api.key_map(pool):
             group, length, key = name(raw)
-            for block in blocks:
-                found.append((group, block, length, key))
+            found.extend([(group, block, length, key) for block in blocks])
         return tuple(found)
 
     def _block_keys(self, pool: Any) -> Keys:

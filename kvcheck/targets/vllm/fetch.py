@@ -256,7 +256,7 @@ def _reported_sha256(report: Any) -> str | None:
 
 
 _SIGNS_OF_NO_NETWORK = re.compile(
-    r"Retrying|onnection|timed out|name resolution|ProxyError|SSLError|HTTP error|Max retries"
+    r"Retrying|[Cc]onnection|timed out|name resolution|ProxyError|SSLError|HTTP error|Max retries"
 )
 _ADDRESS = re.compile(r"\S+://\S+|\b[\w-]+(\.[\w-]+)*\.(org|com|net|io|cn|local)\b\S*")
 
