@@ -368,7 +368,7 @@ def _steps_in_flight(source: Source, core: Core, features: Features) -> int:
 
 def _connector(source: Source, features: Features) -> Connector:
     role = source.weighted((("both", 6), ("consumer", 3), ("producer", 1)))
-    divergent = features.divergent and source.chance(50)
+    divergent = features.divergent and source.chance(40)
     failure = "fail" if source.chance(30) else "recompute"
     duplicates = features.duplicates and source.chance(6)
     reports = "request" if features.reports_requests and source.chance(30) else "blocks"

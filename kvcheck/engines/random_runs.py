@@ -37,6 +37,10 @@ SALT = "other"
 ADAPTERS = 2
 
 
+LONG_ANSWER = 24
+"""Tokens of a long answer; longer ones repeat what these show."""
+
+
 class RunGenerator:
     """Draws the actions of one run. ``paused``: scheduling was paused and not resumed since."""
 
@@ -263,12 +267,15 @@ class _Arrivals:
 
     def _max_tokens(self, prompt: int) -> int:
         if self._source.chance(self._long_percent):
-            return max(1, self._layout.max_model_len - prompt)
+            return max(1, min(LONG_ANSWER, self._layout.max_model_len - prompt))
         return self._source.integer(1, self._source.choose((4, 1, 14)))
 
 
 class _Answers:
-    """What the connector says of a request: by run, how often it has something, late, asynchronously or in part."""
+    """What the connector says of a request: by run, how often it has something, late, asynchronously or in part.
+
+    One that supports divergence fills blocks below the local hit too, which real ones only do asynchronously (R7).
+    """
 
     def __init__(self, source: Source, layout: Layout, features: Features, lengths: Lengths) -> None:
         connector = layout.connector
@@ -278,7 +285,8 @@ class _Answers:
         self._has_percent = 0
         if connector is not None and connector.role != "producer":
             self._has_percent = source.choose((70, 30, 100))
-        self._asynchronous_percent = source.choose((50, 0, 100))
+        always = connector is not None and connector.divergent
+        self._asynchronous_percent = 100 if always else source.choose((50, 0, 100))
         self._later_percent = source.choose((0, 5, 25))
         self._unaligned_percent = source.choose((0, 0, 30))
         fails = features.failed_loads and source.chance(25)
