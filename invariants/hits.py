@@ -1,13 +1,14 @@
-"""Hits: what is registered, reachable and not evicted is found (R4)."""
+"""Hits: two lower bounds from first principles (R4, R11)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from kvcheck.invariants.ledger import Ledger
+from kvcheck.invariants.promised import book_promises
 from kvcheck.invariants.reach import longest_hit
 from kvcheck.invariants.registry import Finding, Severity, invariant
-from kvcheck.model.observation import Lookup
+from kvcheck.model.observation import Commit, Lookup
 
 
 @invariant(
@@ -21,9 +22,41 @@ def complete(lookup: Lookup, ledger: Ledger) -> Iterator[Finding]:
     """A lower bound from first principles, computed from the keys that exist at the instant of the lookup."""
     if lookup.how != "agreed" or not lookup.label:
         return
-    possible = longest_hit(ledger, lookup.label, lookup.cap, lookup.length)
+    possible = longest_hit(ledger, ledger.keys, lookup.label, lookup.cap, lookup.length)
     if possible > lookup.length:
         yield Finding(
             f"{lookup.label} hits {lookup.length} tokens, but all groups hold its first {possible}",
+            tuple(range(len(ledger.layout.groups))),
+        )
+
+
+@invariant(
+    "hits.book",
+    "what R5 promises to be registered is booked when it is computed",
+    Severity.LOST_REUSE,
+    "R11.1",
+    event=Commit,
+)
+def book(commit: Commit, ledger: Ledger) -> Iterator[Finding]:
+    """Breaks nothing by itself: it keeps the books for ``hits.repeat``."""
+    book_promises(commit, ledger)
+    yield from ()
+
+
+@invariant(
+    "hits.repeat",
+    "with nothing evicted, a repeat or an extension resumes where the computed stops promise",
+    Severity.LOST_REUSE,
+    "R11.1 R8.4 R5.6",
+    event=Lookup,
+)
+def repeat(lookup: Lookup, ledger: Ledger) -> Iterator[Finding]:
+    """The promise is computed from the stops that were really made, the cap, and what is kept of them."""
+    if lookup.how != "agreed" or not lookup.label:
+        return
+    possible = longest_hit(ledger, ledger.promised, lookup.label, lookup.cap, lookup.length)
+    if possible > lookup.length:
+        yield Finding(
+            f"{lookup.label} hits {lookup.length} tokens, but its first {possible} were computed and not evicted",
             tuple(range(len(ledger.layout.groups))),
         )

@@ -43,8 +43,12 @@ class Allocation:
 
 
 class Ledger:
-    """Facts of one run so far. ``keys``: block -> its registration, by key. ``ever``: keys registered since the last
-    reset. ``due``: registrations whose step has not run yet, with the number of the pass that they wait for."""
+    """Facts of one run so far.
+
+    ``keys``: block -> its registration, by key. ``ever``: keys registered since the last reset. ``promised``: keys
+    that R5 promises for what was computed, less those evicted since. ``due``: registrations whose step has not run
+    yet, with the number of the pass that they wait for. ``resumed_at``: tokens of the last local hit, by label.
+    """
 
     def __init__(self, layout: Layout, promises: Promises, shadow: Shadow) -> None:
         self.layout = layout
@@ -61,6 +65,10 @@ class Ledger:
         self.prefixes: dict[str, Prefixes] = {}
         self.retold: set[str] = set()
         self.failed_loads: set[str] = set()
+        self.loaded: set[str] = set()
+        self.resumed_at: dict[str, int] = {}
+        self.promised: set[Key] = set()
+        self.promised_up_to: dict[tuple[str, int], int] = {}
         self.arrivals: dict[str, Arrive] = {}
         self.high_water: dict[str, int] = {}
         self.passes_without_progress = 0
@@ -74,10 +82,6 @@ class Ledger:
     def key(self, group: int, label: str, length: int) -> Key:
         """The key under which a prefix of this request's tokens is registered."""
         return group, length, self.prefixes[label].id_of(length + self.promises.hash_lookahead)
-
-    def has(self, group: int, label: str, length: int) -> bool:
-        """Whether that prefix is registered in the group now."""
-        return self.key(group, label, length) in self.keys
 
     # ---- feeding -------------------------------------------------------------------------------------------------
 
@@ -107,7 +111,7 @@ class Ledger:
             if self.allocation is not None and not event.admission:
                 self.allocation.estimates[event.group] = event.blocks
         elif isinstance(event, Begin):
-            self.allocation = Allocation(event, len(self.layout.groups))
+            self._begin_allocation(event)
         elif isinstance(event, End):
             self.allocation = None
         elif isinstance(event, Lookup):
@@ -119,12 +123,21 @@ class Ledger:
             self.keys.clear()
             self.by_block.clear()
             self.ever.clear()
+            self.promised.clear()
+            self.promised_up_to.clear()
             self.due.clear()
 
     def end(self, moment: Moment) -> None:
         """All events of the action are booked."""
         if moment.executed is not None:
             self.executed = moment.executed.seq
+
+    def _begin_allocation(self, begin: Begin) -> None:
+        self.allocation = Allocation(begin, len(self.layout.groups))
+        if begin.external:
+            self.loaded.add(begin.label)
+        if not begin.computed:
+            self.resumed_at[begin.label] = begin.local
 
     def _arrive(self, arrival: Arrive, tokens: tuple[int, ...]) -> None:
         self.arrivals[arrival.label] = arrival
@@ -145,6 +158,7 @@ class Ledger:
         blocks.pop(block, None)
         if not blocks:
             del self.keys[key]
+            self.promised.discard(key)
         group = key[0]
         held = self.by_block.get((group, block))
         if held is not None:

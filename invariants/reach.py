@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from kvcheck.invariants.ledger import Ledger
+from collections.abc import Container
+
+from kvcheck.invariants.ledger import Key, Ledger
 from kvcheck.model.arith import ceil_div, round_down
 
 
-def longest_hit(ledger: Ledger, label: str, cap: int, above: int) -> int:
-    """The longest hit, in tokens, that every group can serve now for this request, or ``above`` if none is longer.
+def longest_hit(ledger: Ledger, keys: Container[Key], label: str, cap: int, above: int) -> int:
+    """The longest hit, in tokens, that ``keys`` allow for this request in every group; ``above`` if none is longer.
 
     Strict on purpose, because it is a lower bound: an EAGLE group must have the unit that it looks further for,
     and nothing past ``cap`` is counted on.
@@ -18,50 +20,50 @@ def longest_hit(ledger: Ledger, label: str, cap: int, above: int) -> int:
     length = min(length, round_down(cap, granularity))
     groups = sorted(range(len(layout.groups)), key=lambda g: layout.groups[g].kind != "mamba")
     while length > above:
-        if all(serves(ledger, label, g, length, cap) for g in groups):
+        if all(serves(ledger, keys, label, g, length, cap) for g in groups):
             return length
         length -= granularity
     return above
 
 
-def serves(ledger: Ledger, label: str, group: int, length: int, cap: int) -> bool:
+def serves(ledger: Ledger, keys: Container[Key], label: str, group: int, length: int, cap: int) -> bool:
     """Whether this group has all that a hit of ``length`` tokens needs (R2), its EAGLE unit included."""
     spec, size = ledger.layout.groups[group], ledger.layout.block_tokens(group)
     if spec.kind == "mamba":
-        return ledger.has(group, label, length)
+        return ledger.key(group, label, length) in keys
     end = length
     if group in ledger.promises.drops:
-        end += _unit(ledger, group)
+        end += unit(ledger, group)
         if end > cap:
             return False
     if spec.kind in ("full", "mla"):
-        return _whole_prefix(ledger, label, group, end, cap)
+        return _whole_prefix(ledger, keys, label, group, end, cap)
     if end % size:
         return False
     if spec.kind == "sliding_window":
         first = max(0, length // size - ceil_div(spec.window - 1, size))
     else:
         first = length // spec.chunk * spec.chunk // size
-    return all(ledger.has(group, label, (i + 1) * size) for i in range(first, end // size))
+    return all(ledger.key(group, label, (i + 1) * size) in keys for i in range(first, end // size))
 
 
-def _unit(ledger: Ledger, group: int) -> int:
+def unit(ledger: Ledger, group: int) -> int:
     """How much further an EAGLE group looks, in tokens (R4)."""
     spec, size, h = ledger.layout.groups[group], ledger.layout.block_tokens(group), ledger.layout.hash_block
     return h if ledger.promises.partial_hits and spec.fine_grained and size > h else size
 
 
-def _whole_prefix(ledger: Ledger, label: str, group: int, end: int, cap: int) -> bool:
+def _whole_prefix(ledger: Ledger, keys: Container[Key], label: str, group: int, end: int, cap: int) -> bool:
     """Full attention: every whole block, and any key at or past the end within the last one."""
     size, h = ledger.layout.block_tokens(group), ledger.layout.hash_block
-    if not all(ledger.has(group, label, (i + 1) * size) for i in range(end // size)):
+    if not all(ledger.key(group, label, (i + 1) * size) in keys for i in range(end // size)):
         return False
     if end % size == 0:
         return True
     last = min(round_down(end, size) + size, cap + 1 - ledger.promises.hash_lookahead, cap)
     if not _looked_up_first(ledger, group):
         last = end  # by then the candidate may be so short that no later key of the block is asked for
-    return any(ledger.has(group, label, at) for at in range(end, last + 1, h))
+    return any(ledger.key(group, label, at) in keys for at in range(end, last + 1, h))
 
 
 def _looked_up_first(ledger: Ledger, group: int) -> bool:

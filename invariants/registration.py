@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from kvcheck.invariants.ledger import Ledger
 from kvcheck.invariants.moment import Moment
+from kvcheck.invariants.promised import whole_prefix_lengths
 from kvcheck.invariants.registry import Finding, Severity, invariant
-from kvcheck.model.arith import round_down
 from kvcheck.model.observation import Announce, Commit, Register
 
 
@@ -121,7 +121,7 @@ def complete(commit: Commit, ledger: Ledger) -> Iterator[Finding]:
     for group, spec in enumerate(ledger.layout.groups):
         if not spec.keeps_whole_prefix:
             continue
-        for length in _expected(commit, ledger, group):
+        for length in whole_prefix_lengths(commit, ledger, group):
             if ledger.key(group, commit.label, length) not in ledger.ever:
                 yield Finding(
                     f"{commit.label} has {commit.length} computed tokens, but its first {length} are not registered "
@@ -129,33 +129,6 @@ def complete(commit: Commit, ledger: Ledger) -> Iterator[Finding]:
                     (group,),
                 )
                 break
-
-
-def _expected(commit: Commit, ledger: Ledger, group: int) -> Iterator[int]:
-    """Lengths that must have a key in a group of full attention."""
-    layout, size = ledger.layout, ledger.layout.block_tokens(group)
-    bound = min(_bound(commit.length, ledger, group), commit.known - ledger.promises.hash_lookahead)
-    yield from range(size, bound + 1, size)
-    h = layout.hash_block
-    spared = 0 if group in ledger.promises.drops else ledger.promises.prompt_tail
-    tail = min(round_down(commit.prompt - spared, h), round_down(commit.known - ledger.promises.hash_lookahead, h))
-    if size > h and 0 < tail <= bound and tail % size:
-        yield tail
-
-
-def _bound(computed: int, ledger: Ledger, group: int) -> int:
-    """How many tokens are registered, for this many computed ones (R5.1 to R5.3)."""
-    layout, promises = ledger.layout, ledger.promises
-    final = max(0, computed - layout.reprefillable)
-    if len(layout.groups) == 1:
-        return final
-
-    def rounded(tokens: int) -> int:
-        return tokens if promises.partial_hits else round_down(tokens, layout.scheduler_block)
-
-    if group in promises.drops:
-        return min(final, rounded(final) + layout.block_tokens(group)) if rounded(computed) else 0
-    return rounded(computed)
 
 
 @invariant(

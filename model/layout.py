@@ -83,14 +83,14 @@ class Connector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     ``divergent``: it declares support for local hits of unequal length, and loads asynchronously. ``duplicates``:
     it may report one completion twice, as some composed connectors do. ``reports``: whether it tells of a failed
-    load by blocks or by request (the latter where a release has it).
+    load by blocks or by request, or as the release wants it.
     """
 
     role: Literal["producer", "consumer", "both"] = "both"
     divergent: bool = False
     failure: Literal["recompute", "fail"] = "recompute"
     duplicates: bool = False
-    reports: Literal["blocks", "request"] = "blocks"
+    reports: Literal["release", "blocks", "request"] = "release"
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):

@@ -306,6 +306,7 @@ class Promises(msgspec.Struct, frozen=True, omit_defaults=True):
     ``hash_lookahead``: tokens past a boundary that its key covers too. ``drops``: groups whose lookups look one unit
     further and drop it. ``retention``: None is dense. ``partial_hits``: hits may end inside a block.
     ``prompt_tail``: tokens at the end of a prompt that the partial tail of a group without drop never covers.
+    ``failed_by_request``: a failed load is told by request and not by blocks.
     """
 
     hash_lookahead: int = 0
@@ -313,6 +314,7 @@ class Promises(msgspec.Struct, frozen=True, omit_defaults=True):
     retention: int | None = None
     partial_hits: bool = False
     prompt_tail: int = 0
+    failed_by_request: bool = False
 
 
 class TargetInfo(msgspec.Struct, frozen=True, omit_defaults=True):

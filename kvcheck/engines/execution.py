@@ -218,14 +218,12 @@ class Execution:
         return {}
 
     def _report_load(self, load: Load, unfilled: tuple[int, ...]) -> None:
-        connector = self.layout.connector
         self._received.append(load.label)
         self._reported.add(load.label)
-        if unfilled and connector is not None:
-            if connector.reports == "request":
-                self._failed.append(load.label)
-            else:
-                self._invalid += unfilled
+        if unfilled and self.session.promises.failed_by_request:
+            self._failed.append(load.label)
+        else:
+            self._invalid += unfilled
 
     def _store_ends(self, action: Transfer, moment: Moment) -> dict[str, Any]:
         store = self.stores.pop(action.label, None)

@@ -371,7 +371,7 @@ def _connector(source: Source, features: Features) -> Connector:
     divergent = features.divergent and source.chance(40)
     failure = "fail" if source.chance(30) else "recompute"
     duplicates = features.duplicates and source.chance(6)
-    reports = "request" if features.reports_requests and source.chance(30) else "blocks"
+    reports = source.choose(("release", "release", "blocks", "request")) if features.reports_requests else "release"
     return msgspec.convert(
         {"role": role, "divergent": divergent, "failure": failure, "duplicates": duplicates, "reports": reports},
         Connector,

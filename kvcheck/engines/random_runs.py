@@ -35,8 +35,6 @@ SETTLE_PASSES = 2000
 QUIET_PASSES = 3
 SALT = "other"
 ADAPTERS = 2
-
-
 LONG_ANSWER = 24
 """Tokens of a long answer; longer ones repeat what these show."""
 

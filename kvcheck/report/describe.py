@@ -26,6 +26,8 @@ LONGEST_PROMPT = 48
 
 # ---- layouts -----------------------------------------------------------------------------------------------------
 
+REPORTS = {"release": "what the release wants", "blocks": "blocks", "request": "request"}
+
 
 def layout_lines(layout: Layout) -> list[str]:
     """Groups, pool and limits, and whatever is not as it is by default."""
@@ -94,7 +96,7 @@ def _connector_text(connector: Connector) -> str:
     words: list[str] = [connector.role]
     words += ["divergent hits"] if connector.divergent else []
     words += ["repeats reports"] if connector.duplicates else []
-    words += [f"on failure: {connector.failure}, told by {connector.reports}"]
+    words += [f"on failure: {connector.failure}, told by {REPORTS[connector.reports]}"]
     return f"connector ({', '.join(words)})"
 
 

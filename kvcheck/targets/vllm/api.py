@@ -97,7 +97,13 @@ class Api:
             retention=self.retention(layout),
             partial_hits=layout.partial_hits or self._partial_hits_under_dcp(layout),
             prompt_tail=1 if self.version >= (0, 32) else 0,
+            failed_by_request=self._failed_by_request(layout),
         )
+
+    def _failed_by_request(self, layout: Layout) -> bool:
+        """How a failed load is told where the layout leaves it to the release."""
+        reports = layout.connector.reports if layout.connector else "release"
+        return reports == "request" or (reports == "release" and self.reports_requests and len(layout.groups) > 1)
 
     def _hash_lookahead(self, layout: Layout) -> int:
         config = self._config(layout)[1]

@@ -148,8 +148,7 @@ class SchedulerSession(CacheSession):
         local, answer = self._answers[label]
         asynchronous = answer.asynchronous or self.divergent
         fresh = [b.block_id for group in blocks.blocks for b in group if b.block_hash is None and not b.is_null]
-        connector = self._layout.connector
-        by_request = connector is not None and connector.reports == "request"
+        by_request = self.promises.failed_by_request
         whole = self._settled or (by_request and not asynchronous)  # no request has failed that never waited
         arrives = None if whole else answer.arrives
         if arrives is not None and arrives >= num_external_tokens:
