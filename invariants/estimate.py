@@ -21,15 +21,17 @@ def covers(end: End, ledger: Ledger) -> Iterator[Finding]:
     allocation = ledger.allocation
     if allocation is None or not end.done:
         return
+    begin = allocation.begin
+    tokens = f"(local {begin.local}, external {begin.external}, new {begin.new} tokens)"
+    used = [taken + revived for taken, revived in zip(allocation.taken, allocation.revived, strict=True)]
     for group, estimate in enumerate(allocation.estimates):
-        used = allocation.taken[group] + allocation.revived[group]
-        if estimate is not None and used > estimate:
-            begin = allocation.begin
+        if estimate is not None and used[group] > max(estimate, 0):
             yield Finding(
-                f"group {group} estimated {estimate} blocks for {end.label} and took {used} "
-                f"(local {begin.local}, external {begin.external}, new {begin.new} tokens)",
-                (group,),
+                f"group {group} estimated {estimate} blocks for {end.label} and took {used[group]} {tokens}", (group,)
             )
+    total = sum(estimate or 0 for estimate in allocation.estimates)
+    if sum(used) > max(total, 0) and None not in allocation.estimates:
+        yield Finding(f"{total} blocks were estimated for {end.label} and {sum(used)} taken {tokens}", detail="sum")
 
 
 @invariant(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvcheck.invariants.ledger import Ledger
-from kvcheck.invariants.promised import book_promises
 from kvcheck.invariants.reach import longest_hit
 from kvcheck.invariants.registry import Finding, Severity, invariant
-from kvcheck.model.observation import Commit, Lookup
+from kvcheck.model.observation import Lookup
 
 
 @invariant(
@@ -28,19 +27,6 @@ def complete(lookup: Lookup, ledger: Ledger) -> Iterator[Finding]:
             f"{lookup.label} hits {lookup.length} tokens, but all groups hold its first {possible}",
             tuple(range(len(ledger.layout.groups))),
         )
-
-
-@invariant(
-    "hits.book",
-    "what R5 promises to be registered is booked when it is computed",
-    Severity.LOST_REUSE,
-    "R11.1",
-    event=Commit,
-)
-def book(commit: Commit, ledger: Ledger) -> Iterator[Finding]:
-    """Breaks nothing by itself: it keeps the books for ``hits.repeat``."""
-    book_promises(commit, ledger)
-    yield from ()
 
 
 @invariant(

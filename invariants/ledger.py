@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import deque
 
 from kvcheck.invariants.moment import Moment
+from kvcheck.invariants.promised import book_promises
 from kvcheck.model.actions import Arrive
 from kvcheck.model.content import Prefixes
 from kvcheck.model.layout import Layout
 from kvcheck.model.observation import (
     Begin,
     Clear,
+    Commit,
     Drop,
     End,
     Estimate,
@@ -95,7 +97,7 @@ class Ledger:
             self.scheduled = plan.seq
             self.failed_loads.update(load.label for load in plan.loads if load.arrives is not None)
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:  # noqa: C901  one branch an event
         """Book one event."""
         if isinstance(event, Register):
             self._register(event)
@@ -114,6 +116,8 @@ class Ledger:
             self._begin_allocation(event)
         elif isinstance(event, End):
             self.allocation = None
+        elif isinstance(event, Commit):
+            book_promises(event, self)
         elif isinstance(event, Lookup):
             self.lookups[event.label] = event
         elif isinstance(event, Retold):

@@ -7,10 +7,13 @@ tokens, and under sparse retention nothing but full attention and the boundary w
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from kvcheck.invariants.ledger import Ledger
 from kvcheck.model.arith import ceil_div, round_down
 from kvcheck.model.observation import Commit
+
+if TYPE_CHECKING:
+    from kvcheck.invariants.ledger import Ledger
 
 
 def bound(computed: int, ledger: Ledger, group: int) -> int:

@@ -60,7 +60,7 @@ def plan(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
     total = 0
     for item in made.requests:
         total += item.count
-        if item.count < 1 or item.drafts >= item.count + (item.kind != "running"):
+        if item.count < 1 or item.drafts >= item.count:
             yield Finding(f"{item.label} runs {item.count} tokens of which {item.drafts} are drafts", detail="count")
         if item.start + item.count > ledger.layout.max_model_len:
             yield Finding(f"{item.label} runs up to {item.start + item.count} tokens", detail="length")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 
 import msgspec
 
@@ -11,7 +10,7 @@ from kvcheck.engines.execution import Execution, HarnessError
 from kvcheck.invariants.ledger import Ledger
 from kvcheck.invariants.moment import Moment
 from kvcheck.invariants.registry import Judge, Severity, Violation
-from kvcheck.invariants.witnesses import possible_witnesses
+from kvcheck.invariants.witnesses import Witness, possible_witnesses
 from kvcheck.model.actions import Action, Run, kind_of
 from kvcheck.model.observation import Observation, Trace
 from kvcheck.targets.base import Session, Target, UnsupportedLayout
@@ -37,11 +36,11 @@ class RunResult(msgspec.Struct):
 class Watch:
     """An execution with its judge; counts what came up, and keeps the first violation of each signature."""
 
-    def __init__(self, session: Session, execution: Execution) -> None:
+    def __init__(self, session: Session, execution: Execution, situations: tuple[Witness, ...] | None = None) -> None:
         self.execution = execution
         self.ledger = Ledger(execution.layout, session.promises, execution.shadow)
         self.judge = Judge(self.ledger)
-        self._situations = possible_witnesses(execution.layout)
+        self._situations = possible_witnesses(execution.layout) if situations is None else situations
         self.witnesses: Counter[str] = Counter()
         self.actions: Counter[str] = Counter()
         self.skipped = 0
@@ -89,6 +88,23 @@ def judge_run(target: Target, run: Run, record: bool = False) -> RunResult:
     return result
 
 
+def shows(target: Target, run: Run, signature: str) -> Violation | None:
+    """The first violation with this signature, if the run shows one. Looks no further, and counts nothing."""
+    try:
+        session = target.start(run.layout, run.level)
+    except UnsupportedLayout:
+        return None
+    watch = Watch(session, Execution(session, run.layout), situations=())
+    try:
+        for action in run.actions:
+            watch.apply(action)
+            if watch.broken or signature in watch.violations:
+                break
+    except HarnessError:
+        return None
+    return watch.violations.get(signature)
+
+
 def _judge(session: Session, run: Run) -> tuple[RunResult, list[Observation]]:
     watch = Watch(session, Execution(session, run.layout))
     observations: list[Observation] = []
@@ -109,8 +125,3 @@ def judge_trace(trace: Trace) -> RunResult:
     """Judge a recording again, without its target."""
     run = msgspec.structs.replace(trace.run, actions=trace.run.actions[: len(trace.observations)])
     return _judge(RecordedSession(trace), run)[0]
-
-
-def first_of(violations: Iterable[Violation], signature: str) -> Violation | None:
-    """The first violation with this signature."""
-    return next((v for v in violations if v.signature == signature), None)

@@ -15,8 +15,10 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+import msgspec
+
 from kvcheck.engines.execution import Execution
-from kvcheck.engines.judging import RunResult, first_of, judge_run
+from kvcheck.engines.judging import RunResult, judge_run, shows
 from kvcheck.engines.pulse import Heart, Pulse
 from kvcheck.engines.random_layouts import Features
 from kvcheck.engines.search import SearchResult, search_one
@@ -97,18 +99,27 @@ class Child:
         raise AssertionError(request)
 
     def _shrunk(self, target: Target, request: Shrink) -> Shrunk:
-        best = Shrunk(request.run)
+        best = self._cut(target, request)
 
         def still_fails(run: Run) -> bool:
             nonlocal best
-            violation = first_of(judge_run(target, run).violations, request.signature)
+            violation = shows(target, run, request.signature)
             if violation is not None and complexity(run) < complexity(best.run):
                 best = Shrunk(run, violation)
                 self.send(Better(run, violation))
             return violation is not None
 
-        shrink(request.run, still_fails, request.seconds)
+        shrink(best.run, still_fails, request.seconds)
         return Shrunk(best.run, best.violation, needs(best.run, still_fails))
+
+    @staticmethod
+    def _cut(target: Target, request: Shrink) -> Shrunk:
+        """The run up to where it shows the violation."""
+        violation = shows(target, request.run, request.signature)
+        if violation is None:
+            return Shrunk(request.run)
+        actions = request.run.actions[: violation.index + 1]
+        return Shrunk(msgspec.structs.replace(request.run, actions=actions), violation)
 
 
 def search(target: Target, seed: int, layout: Layout | None) -> SearchResult:
