@@ -24,13 +24,15 @@ def covers(end: End, ledger: Ledger) -> Iterator[Finding]:
     begin = allocation.begin
     tokens = f"(local {begin.local}, external {begin.external}, new {begin.new} tokens)"
     used = [taken + revived for taken, revived in zip(allocation.taken, allocation.revived, strict=True)]
+    short = False
     for group, estimate in enumerate(allocation.estimates):
         if estimate is not None and used[group] > max(estimate, 0):
+            short = True
             yield Finding(
                 f"group {group} estimated {estimate} blocks for {end.label} and took {used[group]} {tokens}", (group,)
             )
     total = sum(estimate or 0 for estimate in allocation.estimates)
-    if sum(used) > max(total, 0) and None not in allocation.estimates:
+    if not short and sum(used) > max(total, 0) and None not in allocation.estimates:
         yield Finding(f"{total} blocks were estimated for {end.label} and {sum(used)} taken {tokens}", detail="sum")
 
 

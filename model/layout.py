@@ -303,6 +303,8 @@ def _group_problems(layout: Layout) -> list[str]:
             found.append(f"R2: {name}: the chunk {g.chunk} must be a multiple of the block size {g.block_size}")
         if g.is_attention and (g.speculative_blocks or g.checkpoint_blocks or g.checkpoint_alignment):
             found.append(f"R2: {name}: speculative and checkpoint blocks belong to Mamba groups")
+        if (g.checkpoint_blocks > 0) != (g.checkpoint_alignment is not None) or g.checkpoint_alignment == 0:
+            found.append(f"R2: {name}: checkpoint blocks and their alignment go together")
         if min(g.speculative_blocks, g.checkpoint_blocks) < 0 or g.variant < 1:
             found.append(f"{name}: counts must not be negative")
     return found

@@ -306,7 +306,8 @@ class Promises(msgspec.Struct, frozen=True, omit_defaults=True):
     ``hash_lookahead``: tokens past a boundary that its key covers too. ``drops``: groups whose lookups look one unit
     further and drop it. ``retention``: None is dense. ``partial_hits``: hits may end inside a block.
     ``prompt_tail``: tokens at the end of a prompt that the partial tail of a group without drop never covers.
-    ``failed_by_request``: a failed load is told by request and not by blocks.
+    ``failed_by_request``: a failed load is told by request and not by blocks. ``checkpoint_unit``: Mamba layers that
+    have checkpoint blocks keep a state within a prefill chunk, at a multiple of this many tokens; None: they do not.
     """
 
     hash_lookahead: int = 0
@@ -315,6 +316,7 @@ class Promises(msgspec.Struct, frozen=True, omit_defaults=True):
     partial_hits: bool = False
     prompt_tail: int = 0
     failed_by_request: bool = False
+    checkpoint_unit: int | None = None
 
 
 class TargetInfo(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from kvcheck.model.arith import ceil_div
 from kvcheck.model.content import EMPTY, GARBAGE, POISON, UNSETTLED, Ids, Prefixes
 from kvcheck.model.layout import Layout
-from kvcheck.model.observation import Load, Register, Scheduled, StepPlan, Store
+from kvcheck.model.observation import Load, Promises, Register, Scheduled, StepPlan, Store
 
 NULL_BLOCK = 0
 _GROUP_MASKS = tuple((0x2545F4914F6CDD1D * (i + 1)) & ((1 << 62) - 1) for i in range(64))
@@ -99,8 +99,9 @@ class Shadow:
     what the drafter's layers see. A Mamba block has its one state in cell 0.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, promises: Promises) -> None:
         self.layout = layout
+        self.promises = promises
         self.sizes = [layout.block_tokens(i) for i in range(len(layout.groups))]
         shape = (layout.num_blocks, max(self.sizes))
         self.cells: npt.NDArray[np.int64] = np.full(shape, EMPTY, dtype=np.int64)
@@ -331,6 +332,29 @@ class Shadow:
                 state = part.row.prefixes.id_of(part.base + draft) ^ _GROUP_MASKS[gi] if right else UNSETTLED
                 self.cells[block, 0] = state
                 self.dirty.add(block)
+        self._write_checkpoint(gi, part)
+
+    def _write_checkpoint(self, gi: int, part: _Part) -> None:
+        """A state within the chunk, kept in the column before the one that the chunk ends in (R12.36)."""
+        spec, position = self.layout.groups[gi], self._checkpoint(gi, part)
+        column = ceil_div(part.end, spec.block_size) - 2
+        if position and column < len(part.row.tables[gi]):
+            block = part.row.tables[gi][column]
+            if block != NULL_BLOCK:
+                self.cells[block, 0] = part.row.prefixes.id_of(position) ^ _GROUP_MASKS[gi]
+                self.dirty.add(block)
+
+    def _checkpoint(self, gi: int, part: _Part) -> int:
+        """The position of the state that a backend keeps within this chunk; 0 if it keeps none."""
+        spec, unit, h = self.layout.groups[gi], self.promises.checkpoint_unit, self.layout.hash_block
+        if unit is None or not spec.checkpoint_blocks or spec.checkpoint_alignment is None or part.drafts:
+            return 0
+        drops = bool(self.promises.drops)
+        limit = part.end if drops else part.end - max(1, self.promises.hash_lookahead)
+        position = limit // unit * unit - (unit if drops else 0)
+        first_column, column = (part.start - 1) // spec.block_size, ceil_div(part.end, spec.block_size) - 2
+        fits = part.start % h == 0 and column > first_column and part.start + h <= position < part.end
+        return position if fits and (position - part.start) % spec.checkpoint_alignment == 0 else 0
 
     def _keep_boundary_state(self, gi: int, size: int, part: _Part) -> None:
         """Accepted drafts may have passed a block boundary: its state is copied to the column it belongs to."""

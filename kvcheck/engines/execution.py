@@ -57,7 +57,7 @@ class Execution:
     def __init__(self, session: Session, layout: Layout) -> None:
         self.layout = layout
         self.session = session
-        self.shadow = Shadow(layout)
+        self.shadow = Shadow(layout, session.promises)
         self.dead = False
         self.count = 0
         self.view: CacheView | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -45,6 +45,7 @@ class Features:
     priorities: bool = True
     retention: bool = True
     smallest_grid: bool = True
+    checkpoints: bool = True
     resets: bool = True
     pauses: bool = True
     evictions: bool = True
@@ -110,7 +111,20 @@ def _from_preset(source: Source, features: Features) -> Core:
         core = Core(core.groups, _match_unit(source, core), core.drafter)
     if source.chance(25):
         core = _with_drafter(source, core, features)
-    return core
+    return core if features.checkpoints or not _has_checkpoints(core) else _with_checkpoints(core, 0, None)
+
+
+def _has_checkpoints(core: Core) -> bool:
+    return any(g.checkpoint_blocks for g in core.groups)
+
+
+def _with_checkpoints(core: Core, blocks: int, alignment: int | None) -> Core:
+    """The core with that many prefill checkpoint blocks on its Mamba groups (R12.36)."""
+    groups = tuple(
+        g if g.is_attention else msgspec.structs.replace(g, checkpoint_blocks=blocks, checkpoint_alignment=alignment)
+        for g in core.groups
+    )
+    return replace(core, groups=groups)
 
 
 def _fewer_repeats(groups: tuple[Group, ...]) -> tuple[Group, ...]:
@@ -138,6 +152,9 @@ def _free(source: Source, features: Features) -> Core:
         core = Core(groups, _match_unit(source, core), None, dcp)
     if source.chance(45):
         core = _with_drafter(source, core, features)
+    if features.checkpoints and source.chance(15):
+        block = next((g.block_size for g in groups if not g.is_attention), 0)
+        core = _with_checkpoints(core, 1, source.choose((1, block))) if block else core
     return core
 
 

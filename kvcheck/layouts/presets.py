@@ -12,7 +12,8 @@ from kvcheck.model.layout import Drafter, Group, Layout
 
 NEWEST = (0, 33)
 SPARE_BLOCKS = 6
-MAMBA_CHECKPOINT_NOTE = "Real servers of 0.32.0 and later add one prefill checkpoint block (checkpoint_blocks)."
+MAMBA_CHECKPOINT_NOTE = "0.32.0 and later add one prefill checkpoint block."
+CHECKPOINTS_SINCE = (0, 32)
 
 
 class Flags(msgspec.Struct, frozen=True):
@@ -26,6 +27,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     """A named layout: of which models it is, and how its sizes follow from their public configurations.
 
     ``flags``: by release, oldest first; before the first of them no group is marked. ``match_unit`` in tokens.
+    ``checkpoints``: its Mamba layers keep prefill checkpoints, in releases that have them.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     match_unit: int | None = None
     drafter: Drafter | None = None
     flags: tuple[Flags, ...] = ()
+    checkpoints: bool = False
 
     def eagle_flags(self, version: str | None = None) -> tuple[int, ...]:
         """Groups that this release marks as EAGLE groups (None: the newest one known)."""
@@ -46,7 +49,10 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
         """The layout as this release resolves it (None: the newest one known)."""
         marked = self.eagle_flags(version)
         layout = Layout(
-            groups=tuple(msgspec.structs.replace(g, eagle=i in marked) for i, g in enumerate(self.groups)),
+            groups=tuple(
+                msgspec.structs.replace(self._with_checkpoint(g, version), eagle=i in marked)
+                for i, g in enumerate(self.groups)
+            ),
             match_unit=self.match_unit,
             drafter=self.drafter,
             retention="release",
@@ -58,6 +64,16 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
         longest = max(layout.max_model_len, 2 * layout.scheduler_block + 16)
         layout = msgspec.structs.replace(layout, max_model_len=longest)
         return msgspec.structs.replace(layout, num_blocks=layout.min_blocks + SPARE_BLOCKS)
+
+    def _with_checkpoint(self, group: Group, version: str | None) -> Group:
+        """The group as this release has it: Mamba-2 layers keep a state within a prefill chunk (R12.36)."""
+        if (
+            group.is_attention
+            or not self.checkpoints
+            or (version is not None and _release(version) < CHECKPOINTS_SINCE)
+        ):
+            return group
+        return msgspec.structs.replace(group, checkpoint_blocks=1, checkpoint_alignment=1)
 
 
 def preset(name: str, version: str | None = None) -> Layout:
@@ -317,6 +333,7 @@ _ALL: tuple[Preset, ...] = (
     ),
     Preset(
         name="nemotron",
+        checkpoints=True,
         models="Nemotron-H, Nemotron 3 Nano",
         sizes="Four to six Mamba-2 layers to one full one: five groups here. Mamba-2 states of 128 heads raise the "
         f"block to 1040 tokens (2096 in Nano). {MAMBA_CHECKPOINT_NOTE}",
@@ -324,6 +341,7 @@ _ALL: tuple[Preset, ...] = (
     ),
     Preset(
         name="nemotron_unit",
+        checkpoints=True,
         models="Nemotron-H and Nemotron 3 Nano with a match unit",
         sizes=f"As nemotron with eight match units a block. {MAMBA_CHECKPOINT_NOTE}",
         groups=(*[_mamba(8)] * 4, _full(8)),
@@ -331,12 +349,14 @@ _ALL: tuple[Preset, ...] = (
     ),
     Preset(
         name="granite",
+        checkpoints=True,
         models="Granite 4.0 H Small",
         sizes=f"36 Mamba-2 layers and 4 full ones: ten groups of four, blocks of 528 tokens. {MAMBA_CHECKPOINT_NOTE}",
         groups=(*[_mamba(8)] * 9, _full(8)),
     ),
     Preset(
         name="falcon",
+        checkpoints=True,
         models="Falcon-H1",
         sizes="Every layer has both kinds, so there are two groups of all layers; the block is 1040 or 1568 tokens. "
         f"{MAMBA_CHECKPOINT_NOTE}",

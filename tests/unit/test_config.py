@@ -351,6 +351,19 @@ def test_a_release_without_the_class_is_loud(tmp_path: Path) -> None:
         borrowed.engine_config_class(root)
 
 
+@pytest.mark.parametrize(
+    "method",
+    ["    @cached_property\n    def num_speculative_tokens(self): ...\n", "    def num_lookahead_tokens(=): ...\n"],
+)
+def test_a_release_that_writes_a_method_in_another_form_is_loud(method: str, tmp_path: Path) -> None:
+    (tmp_path / "vllm/config").mkdir(parents=True)
+    (tmp_path / "vllm/config/vllm.py").write_text("class VllmConfig:\n" + method)
+    with pytest.raises(StandInUsed, match="another form"):
+        borrowed.engine_config_class(tmp_path)
+    with pytest.raises(StandInUsed, match=r"SpeculativeConfig.*another form"):
+        borrowed.drafter_config_class(tmp_path)
+
+
 # ---- against the real thing -----------------------------------------------------------------------------------------
 
 COMPARE = """

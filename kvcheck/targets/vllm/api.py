@@ -21,6 +21,7 @@ from kvcheck.targets.vllm.given import DTYPES, NoGrammar
 from kvcheck.targets.vllm.release import Release
 
 VLLM_ERA_OF_DEFAULT_RETENTION = (0, 29)
+CHECKPOINTS_ON_HIT_UNIT = (0, 32)
 
 
 def accepted(callable_: Callable[..., Any], **keywords: Any) -> dict[str, Any]:
@@ -61,8 +62,8 @@ class Api:
 
     def supports(self, layout: Layout) -> str:
         """Why the release cannot express the layout; empty if it can."""
-        if any(g.checkpoint_blocks for g in layout.groups):
-            return "prefill checkpoint blocks are not driven yet"
+        if any(g.checkpoint_blocks for g in layout.groups) and self.version < CHECKPOINTS_ON_HIT_UNIT:
+            return "prefill checkpoint blocks are driven from 0.32 on"
         if layout.connector is not None and layout.connector.reports == "request" and not self.reports_requests:
             return "the release has no failed loads by request"
         by_blocks = layout.connector is not None and layout.connector.reports == "blocks"
@@ -98,7 +99,18 @@ class Api:
             partial_hits=layout.partial_hits or self._partial_hits_under_dcp(layout),
             prompt_tail=1 if self.version >= (0, 32) else 0,
             failed_by_request=self._failed_by_request(layout),
+            checkpoint_unit=self._checkpoint_unit(layout),
         )
+
+    def _checkpoint_unit(self, layout: Layout) -> int | None:
+        if not any(g.checkpoint_blocks for g in layout.groups):
+            return None
+        return self._hit_unit(layout)
+
+    def _hit_unit(self, layout: Layout) -> int:
+        """Every hit of this release is a multiple of this many tokens (R3.6)."""
+        partial = layout.partial_hits or self._partial_hits_under_dcp(layout)
+        return layout.hash_block if partial else layout.scheduler_block
 
     def _failed_by_request(self, layout: Layout) -> bool:
         """How a failed load is told where the layout leaves it to the release."""
@@ -175,7 +187,7 @@ class Api:
         extra = accepted(
             self._interface.KVCacheConfig,
             hash_block_size=layout.hash_block,
-            cache_hit_alignment_tokens=layout.granularity,
+            cache_hit_alignment_tokens=self._hit_unit(layout),
         )
         return Config(num_blocks=layout.num_blocks, kv_cache_tensors=[], kv_cache_groups=groups, **extra)
 
@@ -188,6 +200,11 @@ class Api:
                 dtypes=(dtype,),
                 mamba_cache_mode="align",
                 num_speculative_blocks=group.speculative_blocks,
+                **accepted(
+                    self._interface.MambaSpec,
+                    num_prefill_checkpoint_blocks=group.checkpoint_blocks,
+                    prefill_checkpoint_alignment=group.checkpoint_alignment,
+                ),
             )
         common = {"block_size": group.block_size, "num_kv_heads": group.variant, "head_size": 1, "dtype": dtype}
         if group.kind == "full":

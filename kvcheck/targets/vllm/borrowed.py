@@ -67,8 +67,14 @@ _classes: dict[tuple[Path, str], type[Strict]] = {}
 def _class_with_methods(root: Path, file: str, class_name: str, wanted: tuple[str, ...]) -> type[Strict]:
     key = (root, class_name)
     if key not in _classes:
-        source = (root / file).read_text(encoding="utf-8")
-        _classes[key] = type(class_name, (Strict,), _run(_methods(source, class_name, wanted), str(root / file)))
+        try:
+            source = (root / file).read_text(encoding="utf-8")
+            methods = _run(_methods(source, class_name, wanted), str(root / file))
+        except (OSError, SyntaxError, NameError) as error:
+            raise StandInUsed(
+                f"methods of {class_name} read", f"the release has them in another form: {error}"
+            ) from error
+        _classes[key] = type(class_name, (Strict,), methods)
     return _classes[key]
 
 

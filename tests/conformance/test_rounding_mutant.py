@@ -1,0 +1,110 @@
+"""A fault that no release has: 0.28.0 with the bound of EAGLE groups rounded down again (R5.3.1) must be found.
+
+The faulty tree is made here, by one edit of a copy of the release's own source.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers import full, layout_of, mamba, release_worker
+from releases import release
+
+from kvcheck.engines.watched import Watched
+from kvcheck.invariants.registry import Violation
+from kvcheck.model.actions import Arrive, Complete, Run, Schedule
+from kvcheck.model.layout import Drafter
+from kvcheck.model.observation import Register
+
+pytestmark = pytest.mark.release
+
+VERSION = "0.28.0"
+MOST_RUNS = 400
+COORDINATOR = "vllm/v1/core/kv_cache_coordinator.py"
+LOST = ("registration.complete", "hits.complete")
+
+LAYOUT = layout_of(
+    full(2, eagle=True),
+    mamba(8, 2),
+    drafter=Drafter(method="eagle", tokens=2),
+    num_blocks=40,
+    max_model_len=40,
+    max_requests=2,
+)
+RUN = Run(
+    layout=LAYOUT,
+    actions=(Arrive(label="a", prompt=tuple(range(1, 23))), Schedule(), Complete(), Schedule(), Complete()),
+)
+
+
+def with_rounding(source: str) -> str:
+    """The source with the finalised tokens of the hybrid coordinator rounded down to the scheduler block."""
+    hybrid = source.index("class HybridKVCacheCoordinator")
+    pattern = r"self\._align_cacheable\(\s*(\w*finalized\w*)\s*\)"
+    edited, count = re.subn(pattern, r"\1 // self.scheduler_block_size * self.scheduler_block_size", source[hybrid:])
+    assert count == 1
+    return source[:hybrid] + edited
+
+
+@pytest.fixture(scope="module")
+def mutant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    tree = tmp_path_factory.mktemp("rounded") / "tree"
+    shutil.copytree(release(VERSION).root, tree)
+    file = tree / COORDINATOR
+    file.write_text(with_rounding(file.read_text(encoding="utf-8")), encoding="utf-8")
+    worker = Watched(f"path:{tree}")
+    try:
+        yield worker
+    finally:
+        worker.close()
+
+
+@pytest.fixture(scope="module")
+def original() -> Iterator[Watched]:
+    with release_worker(VERSION) as worker:
+        yield worker
+
+
+def registered(worker: Watched) -> tuple[list[int], tuple[Violation, ...]]:
+    """The longest registered prefix of each group, and what the run breaks."""
+    result = worker.judge(RUN, record=True)
+    assert result.trace is not None
+    assert not result.undetermined
+    events = [event for seen in result.trace.observations for event in seen.log if isinstance(event, Register)]
+    return [max(event.length for event in events if event.group == group) for group in (0, 1)], result.violations
+
+
+def test_the_tree_is_the_release_but_for_the_edit(mutant: Watched, original: Watched) -> None:
+    faulty, sound = mutant.start(), original.start()
+    assert faulty.version == sound.version == VERSION
+    assert faulty.digest != sound.digest
+    assert LAYOUT.hash_block == 2
+    assert LAYOUT.partial_hits
+
+
+def test_twenty_two_tokens_are_registered_up_to_18_by_the_mutant(mutant: Watched) -> None:
+    longest, violations = registered(mutant)
+    assert longest == [18, 22]
+    assert [v.signature for v in violations] == ["registration.complete full schedule"]
+    assert violations[0].message == "a has 22 computed tokens, but its first 20 are not registered in group 0"
+
+
+def test_twenty_two_tokens_are_registered_whole_by_the_release(original: Watched) -> None:
+    assert registered(original) == ([22, 22], ())
+
+
+def test_a_search_from_random_layouts_finds_the_mutant(mutant: Watched, original: Watched) -> None:
+    """A run counts if it shows lost reuse on the mutant that the release itself does not show."""
+    for seed in range(MOST_RUNS):
+        result = mutant.search(seed)
+        signatures = {v.signature for v in result.violations if v.invariant in LOST}
+        if signatures and not signatures & {v.signature for v in original.judge(result.run).violations}:
+            break
+    else:
+        pytest.fail(f"nothing found in {MOST_RUNS} runs")
+    again = {v.signature for v in mutant.judge(result.run).violations}
+    assert signatures <= again
