@@ -47,14 +47,19 @@ def _caches(layout: Layout) -> bool:
     return layout.caching
 
 
+def _has_tails(layout: Layout) -> bool:
+    """Whether a prompt's last hash boundary can lie inside a block that has a key for it (R5.4.1, R5.4.2)."""
+    tails = (g.fine_grained and layout.block_tokens(i) > layout.hash_block for i, g in enumerate(layout.groups))
+    return layout.caching and len(layout.groups) > 1 and any(tails)
+
+
 def _lookups(moment: Moment) -> Iterator[Lookup]:
     return (event for event in moment.observation.log if isinstance(event, Lookup))
 
 
 @witness("hit", "a request resumes on cached tokens", _caches)
 def _hit(moment: Moment, ledger: Ledger) -> bool:
-    plan = moment.observation.plan
-    return plan is not None and any(r.kind != "running" and r.start > 0 for r in plan.requests)
+    return any(isinstance(event, Begin) and event.local for event in moment.observation.log)
 
 
 @witness("partial-hit", "a hit ends inside a block", lambda layout: layout.partial_hits)
@@ -86,7 +91,9 @@ def _copy_on_hit(moment: Moment, ledger: Ledger) -> bool:
 @witness(
     "copy-by-producer",
     "a running request's registration moves to a copy",
-    lambda layout: layout.partial_hits,
+    lambda layout: (
+        _has_tails(layout) and any(g.block_size > layout.hash_block for g in layout.groups if g.kind == "mamba")
+    ),
 )
 def _copy_by_producer(moment: Moment, ledger: Ledger) -> bool:
     plan, view = moment.observation.plan, moment.view
@@ -138,7 +145,7 @@ def _outside_eviction(moment: Moment, ledger: Ledger) -> bool:
     return isinstance(moment.action, Evict) and not moment.observation.skipped
 
 
-@witness("second-key", "a block has two keys", lambda layout: layout.partial_hits)
+@witness("second-key", "a block has two keys", lambda layout: _has_tails(layout))
 def _second_key(moment: Moment, ledger: Ledger) -> bool:
     registered = [event for event in moment.observation.log if isinstance(event, Register)]
     return any(len(ledger.by_block.get((event.group, event.block), ())) > 1 for event in registered)
@@ -155,12 +162,12 @@ def _refused(moment: Moment, ledger: Ledger) -> bool:
     return any(isinstance(event, End) and not event.done for event in moment.observation.log)
 
 
-@witness("preemption", "a request is preempted", lambda layout: layout.max_requests > 1)
+@witness("preemption", "a request is preempted")
 def _preemption(moment: Moment, ledger: Ledger) -> bool:
     return moment.observation.plan is not None and bool(moment.observation.plan.preempted)
 
 
-@witness("resume", "a preempted request runs again", lambda layout: layout.max_requests > 1)
+@witness("resume", "a preempted request runs again")
 def _resume(moment: Moment, ledger: Ledger) -> bool:
     plan, before = moment.observation.plan, moment.before
     if plan is None or before is None:
@@ -211,7 +218,7 @@ def _rejection(moment: Moment, ledger: Ledger) -> bool:
     for r in plan.requests:
         end = r.start + r.count
         kept = end - r.drafts + max(0, processed.kept.get(r.label, 1) - 1)
-        if r.drafts and kept < end and kept // size < end // size:
+        if r.drafts and kept < end and kept // size < (end - 1) // size:
             return True
     return False
 
@@ -295,7 +302,7 @@ def _fenced(moment: Moment, ledger: Ledger) -> bool:
     return moment.view is not None and moment.view.deferred > 0
 
 
-@witness("reset-running", "the cache is reset while requests run", _caches)
+@witness("reset-running", "the cache is reset while requests run")
 def _reset_running(moment: Moment, ledger: Ledger) -> bool:
     done = not moment.observation.skipped and not moment.observation.refused
     return (

@@ -54,6 +54,7 @@ def with_rounding(source: str) -> str:
 def mutant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     tree = tmp_path_factory.mktemp("rounded") / "tree"
     shutil.copytree(release(VERSION).root, tree)
+    (tree / "vllm" / "_version.py").write_text(f'__version__ = "{VERSION}"\n', encoding="utf-8")
     file = tree / COORDINATOR
     file.write_text(with_rounding(file.read_text(encoding="utf-8")), encoding="utf-8")
     worker = Watched(f"path:{tree}")

@@ -48,10 +48,10 @@ SIZES = {
     "k3_dspark_swa_028_tp4": Sizes(72, 1, 72, 38),
     "k3_dspark_swa_030plus": Sizes(4, 4, 4, 41),
     "k3_dspark_swa_030plus_unit": Sizes(4, 1, 4, 41),
-    "nemotron": Sizes(8, 8, 8, 17),
-    "nemotron_unit": Sizes(8, 1, 1, 22),
-    "granite": Sizes(8, 8, 8, 27),
-    "falcon": Sizes(8, 8, 8, 11),
+    "nemotron": Sizes(8, 8, 8, 21),
+    "nemotron_unit": Sizes(8, 1, 1, 26),
+    "granite": Sizes(8, 8, 8, 36),
+    "falcon": Sizes(8, 8, 8, 12),
     "jamba": Sizes(5, 5, 5, 28),
 }
 
@@ -107,8 +107,9 @@ def test_every_preset_is_in_the_table() -> None:
 
 
 def test_mamba_checkpoints_are_named_where_real_servers_have_them() -> None:
-    named = {p.name for p in all_presets() if "checkpoint_blocks" in p.sizes}
+    named = {p.name for p in all_presets() if any(g.checkpoint_blocks for g in p.layout().groups)}
     assert named == {"nemotron", "nemotron_unit", "granite", "falcon"}
+    assert not any(g.checkpoint_blocks for p in all_presets() for g in p.layout("0.31.0").groups)
 
 
 def test_unknown_names_are_refused() -> None:

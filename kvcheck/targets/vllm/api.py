@@ -15,10 +15,10 @@ from kvcheck.model.actions import Arrive, Extend
 from kvcheck.model.layout import Drafter, Group, Layout
 from kvcheck.model.observation import Promises
 from kvcheck.targets.base import StepOutput, UnsupportedLayout
-from kvcheck.targets.vllm.config import Settings, apply_retention, light_config
+from kvcheck.targets.vllm.config import Settings, apply_retention
 from kvcheck.targets.vllm.connector import set_handler
-from kvcheck.targets.vllm.given import DTYPES, NoGrammar
-from kvcheck.targets.vllm.release import Release
+from kvcheck.targets.vllm.given import NoGrammar
+from kvcheck.targets.vllm.loading import Runtime
 
 VLLM_ERA_OF_DEFAULT_RETENTION = (0, 29)
 CHECKPOINTS_ON_HIT_UNIT = (0, 32)
@@ -38,7 +38,7 @@ def _parameters(callable_: Callable[..., Any]) -> frozenset[str]:
 class Api:
     """The release's classes, and one server's worth of objects made of them."""
 
-    def __init__(self, release: Release) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         from vllm.sampling_params import SamplingParams
         from vllm.utils.hashing import sha256
         from vllm.v1 import kv_cache_interface, outputs, request
@@ -47,8 +47,8 @@ class Api:
 
         single_type_kv_cache_manager.register_all_kvcache_specs(None)
         kv_cache_utils.init_none_hash(sha256)
-        self.release = release
-        self.version = tuple(int(part) for part in (release.version or "9999").split(".")[:2] if part.isdigit())
+        self._runtime = runtime
+        self.version = tuple(int(part) for part in (runtime.release.version or "9999").split(".")[:2] if part.isdigit())
         self.aborted = request.RequestStatus.FINISHED_ABORTED
         self._interface, self._outputs, self._request = kv_cache_interface, outputs, request
         self._utils, self._hash = kv_cache_utils, sha256
@@ -138,12 +138,9 @@ class Api:
                 self._configs.clear()
             try:
                 settings = self._settings(layout)
-                config = light_config(settings, self.release)
+                config = self._runtime.config(settings)
             except ValueError as error:
                 raise UnsupportedLayout(f"the release refuses this layout: {error}") from error
-            if layout.asynchronous:
-                config.max_concurrent_batches = layout.steps_in_flight
-                config.max_in_flight_tokens = layout.steps_in_flight * layout.token_budget
             self._configs[key] = settings, config, self._cache_config(layout)
         return self._configs[key]
 
@@ -161,6 +158,7 @@ class Api:
             policy=layout.policy,
             caching=layout.caching,
             asynchronous=layout.asynchronous,
+            steps_in_flight=layout.steps_in_flight,
             drafter=drafter.method if drafter else None,
             draft_tokens=drafter.tokens if drafter else 0,
             draft_modules=drafter.modules if drafter else 1,
@@ -192,7 +190,7 @@ class Api:
         return Config(num_blocks=layout.num_blocks, kv_cache_tensors=[], kv_cache_groups=groups, **extra)
 
     def _spec(self, group: Group, layout: Layout) -> Any:
-        dtype = DTYPES["float32"]
+        dtype = self._runtime.dtype("float32")
         if group.kind == "mamba":
             return self._interface.MambaSpec(
                 block_size=group.block_size,
@@ -366,7 +364,7 @@ class Api:
                 held[block.block_id] = held.get(block.block_id, 0) + 1
 
 
-def for_release(release: Release) -> Api:
+def for_release(runtime: Runtime) -> Api:
     """The API of a loaded release; a release newer than those known is tried with the newest generation."""
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.sched.scheduler import Scheduler
@@ -375,7 +373,7 @@ def for_release(release: Release) -> Api:
     from kvcheck.targets.vllm.api_030 import Api030
 
     if "kv_holding_waiting" in inspect.getsource(Scheduler.__init__):
-        return Api(release)
+        return Api(runtime)
     if hasattr(KVCacheManager, "finalize_partial_tail_offloads"):
-        return Api030(release)
-    return Api027(release)
+        return Api030(runtime)
+    return Api027(runtime)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from kvcheck.model.layout import Layout
 from kvcheck.model.observation import TargetInfo
 from kvcheck.targets.base import Session, UnsupportedLayout
-from kvcheck.targets.vllm import light
 from kvcheck.targets.vllm.api import for_release
+from kvcheck.targets.vllm.loading import load
 from kvcheck.targets.vllm.manager_session import ManagerSession
 from kvcheck.targets.vllm.release import Release
 from kvcheck.targets.vllm.session import SchedulerSession
@@ -16,8 +16,7 @@ class VllmTarget:
     """A release of vLLM whose scheduler can be driven."""
 
     def __init__(self, release: Release) -> None:
-        light.load(release)
-        self._api = for_release(release)
+        self._api = for_release(load(release))
         self.info = TargetInfo(
             spec=release.spec,
             version=release.version or "",
