@@ -145,7 +145,7 @@ def _outside_eviction(moment: Moment, ledger: Ledger) -> bool:
     return isinstance(moment.action, Evict) and not moment.observation.skipped
 
 
-@witness("second-key", "a block has two keys", lambda layout: _has_tails(layout))
+@witness("second-key", "a block has two keys", _has_tails)
 def _second_key(moment: Moment, ledger: Ledger) -> bool:
     registered = [event for event in moment.observation.log if isinstance(event, Register)]
     return any(len(ledger.by_block.get((event.group, event.block), ())) > 1 for event in registered)

@@ -128,11 +128,15 @@ def kind_of(action: Action) -> str:
     return str(action.__struct_config__.tag)
 
 
+Level: TypeAlias = Literal["scheduler", "manager"]
+"""What is driven: the whole scheduler, or only the cache manager inside it."""
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A layout and what happens to it. Deterministic; all that engines exchange."""
 
     layout: Layout
     actions: tuple[Action, ...]
     version: int = 1
-    level: Literal["scheduler", "manager"] = "scheduler"
+    level: Level = "scheduler"
     note: str = ""

@@ -211,6 +211,26 @@ def search_all_witnesses(target: Target, seed: int, layout: Layout | None) -> Se
     return search_one(target, seed, Features(), layout)
 
 
+def search_manager(target: Target, seed: int, layout: Layout | None) -> SearchResult:
+    """A random run of what a cache manager alone can do, judged at that level instead of the scheduler's."""
+    features = Features(
+        drafter=False, asynchronous=False, connector=False, sessions=False, priorities=False, pauses=False, events=False
+    )
+    drawn = search_one(target, seed, features, layout)
+    run = replace(drawn.run, level="manager")
+    result = judging.judge_run(target, run)
+    return replace(
+        drawn,
+        run=run,
+        violations=result.violations,
+        witnesses=result.witnesses,
+        actions_by_kind=result.actions_by_kind,
+        actions=result.actions,
+        skipped=result.skipped,
+        undetermined=result.undetermined,
+    )
+
+
 @contextmanager
 def release_worker(version: str, **arguments: Any) -> Iterator[Watched]:
     """A release in a process of its own: only one fits into a process."""

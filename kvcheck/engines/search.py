@@ -12,7 +12,7 @@ from kvcheck.engines.random_layouts import Features, random_layout
 from kvcheck.engines.random_runs import RunGenerator, settle_actions
 from kvcheck.engines.source import RandomSource, Source
 from kvcheck.invariants.registry import Violation
-from kvcheck.model.actions import Action, Run
+from kvcheck.model.actions import Action, Level, Run
 from kvcheck.model.layout import Layout
 from kvcheck.targets.base import Session, Target, UnsupportedLayout
 
@@ -33,7 +33,13 @@ class SearchResult(msgspec.Struct):
     undetermined: str = ""
 
 
-def search_one(target: Target, seed: int, features: Features, layout: Layout | None = None) -> SearchResult:
+MANAGER_FEATURES = Features(connector=False, drafter=False, asynchronous=False, sessions=False, priorities=False)
+"""What a cache manager without its scheduler can be driven with."""
+
+
+def search_one(
+    target: Target, seed: int, features: Features, layout: Layout | None = None, level: Level = "scheduler"
+) -> SearchResult:
     """One random run of a seed: random actions, then the faults stop and everything must finish.
 
     The run ends at the first moment after which the rest means nothing.
@@ -42,7 +48,9 @@ def search_one(target: Target, seed: int, features: Features, layout: Layout | N
         UnsupportedLayout: the given layout is not for this target. Random layouts that are not are drawn again.
     """
     source = RandomSource(random.Random(seed))
-    session, chosen = _started(target, source, features) if layout is None else (target.start(layout), layout)
+    session, chosen = (
+        _started(target, source, features, level) if layout is None else (target.start(layout, level), layout)
+    )
     watch = Watch(session, Execution(session, chosen))
     actions: list[Action] = []
     undetermined = ""
@@ -52,7 +60,7 @@ def search_one(target: Target, seed: int, features: Features, layout: Layout | N
         undetermined = f"harness: {error}"
     result = watch.result(undetermined)
     return SearchResult(
-        run=Run(layout=chosen, actions=tuple(actions)),
+        run=Run(layout=chosen, actions=tuple(actions), level=level),
         violations=result.violations,
         witnesses=result.witnesses,
         possible=result.possible,
@@ -63,12 +71,12 @@ def search_one(target: Target, seed: int, features: Features, layout: Layout | N
     )
 
 
-def _started(target: Target, source: Source, features: Features) -> tuple[Session, Layout]:
+def _started(target: Target, source: Source, features: Features, level: Level) -> tuple[Session, Layout]:
     """A server with the first random layout that the target can express."""
     for _ in range(100):
         layout = random_layout(source, features)
         try:
-            return target.start(layout), layout
+            return target.start(layout, level), layout
         except UnsupportedLayout:
             continue
     raise UnsupportedLayout("the target supports none of a hundred random layouts")

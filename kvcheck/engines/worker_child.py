@@ -21,7 +21,7 @@ from kvcheck.engines.execution import Execution
 from kvcheck.engines.judging import RunResult, judge_run, shows
 from kvcheck.engines.pulse import Heart, Pulse
 from kvcheck.engines.random_layouts import Features
-from kvcheck.engines.search import SearchResult, search_one
+from kvcheck.engines.search import MANAGER_FEATURES, SearchResult, search_one
 from kvcheck.engines.shrink import complexity, needs, shrink
 from kvcheck.engines.worker_protocol import (
     Better,
@@ -125,6 +125,11 @@ class Child:
 def search(target: Target, seed: int, layout: Layout | None) -> SearchResult:
     """The searcher that is used if none is named."""
     return search_one(target, seed, Features(), layout)
+
+
+def search_manager(target: Target, seed: int, layout: Layout | None) -> SearchResult:
+    """The searcher at cache-manager level."""
+    return search_one(target, seed, MANAGER_FEATURES, layout, "manager")
 
 
 def _judged(target: Target, run: Run, record: bool) -> RunResult:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from kvcheck.model.actions import Arrive, Extend
+from kvcheck.model.actions import Arrive, Extend, Level
 from kvcheck.model.layout import Layout
 from kvcheck.model.observation import CacheView, Event, Processed, Promises, StepPlan, Store, TargetInfo
 from kvcheck.targets.errors import TargetError
@@ -82,7 +82,7 @@ class Target(Protocol):
     def supports(self, layout: Layout) -> str:
         """Why this target cannot express the layout; empty if it can."""
 
-    def start(self, layout: Layout, level: str = "scheduler") -> Session:
+    def start(self, layout: Layout, level: Level = "scheduler") -> Session:
         """A new server.
 
         Raises:

@@ -38,6 +38,10 @@ from kvcheck.targets.loading import DEFAULT_TARGET, describe
 
 DEFAULT_SECONDS = 60.0
 MOST_ACCOUNTS = 10
+SEARCHERS = {
+    "scheduler": "kvcheck.engines.worker_child:search",
+    "manager": "kvcheck.engines.worker_child:search_manager",
+}
 
 
 @click.command()
@@ -52,6 +56,13 @@ MOST_ACCOUNTS = 10
 @click.option("--runs", type=click.IntRange(min=1), help="Stop after so many runs.")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the campaign.  [default: a random one, printed]")
 @click.option("--jobs", type=click.IntRange(1, 1024), help="Worker processes.  [default: as many as there are cores]")
+@click.option(
+    "--level",
+    type=click.Choice(list(SEARCHERS)),
+    default="scheduler",
+    show_default=True,
+    help="Drive the whole scheduler, or only the cache manager.",
+)
 @click.option("--out", metavar="DIR", help="Folder for what is found.  [default: $KVCHECK_OUT or kvcheck-out]")
 @json_option
 @color_option
@@ -62,6 +73,7 @@ def command(
     runs: int | None,
     seed: int | None,
     jobs: int | None,
+    level: str,
     out: str | None,
     json_file: str | None,
     no_color: bool,
@@ -82,6 +94,7 @@ def command(
         seconds=DEFAULT_SECONDS if seconds is None and runs is None else seconds,
         runs=runs,
         jobs=jobs or cores(),
+        searcher=SEARCHERS[level],
     )
     show_header(screen, plan, info, layout)
     result = work(screen, plan)

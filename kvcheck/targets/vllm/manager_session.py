@@ -34,7 +34,6 @@ class ManagerSession(CacheSession):
         self._preempted: list[str] = []
         self._finished: list[str] = []
         self._passes = 0
-        self._admission = accepted(self._manager.allocate_slots, full_sequence_must_fit=layout.admit_whole)
 
     def _requests(self) -> dict[str, Any]:
         return self._all
@@ -123,7 +122,7 @@ class ManagerSession(CacheSession):
         """Tokens to run: never past a Mamba boundary, nor past the prompt's last hash boundary (R8.4)."""
         end = min(request.num_tokens, start + budget, self._layout.max_model_len - 1)
         if self._layout.has_mamba and start < request.num_prompt_tokens:
-            grid = self._layout.chunk_grid
+            grid = next(g.block_size for g in self._layout.groups if not g.is_attention)
             stops = [round_down(start, grid) + grid]
             if self._layout.partial_hits:
                 stops.append(round_down(request.num_prompt_tokens - 1, self._layout.hash_block))
@@ -146,13 +145,12 @@ class ManagerSession(CacheSession):
             blocks, local, junction = self._manager.get_computed_blocks(request)
             request.shared_prefix_boundary = junction
             count = self._chunk(request, local, budget)
-            taken = count and self._manager.allocate_slots(
-                request, count, num_new_computed_tokens=local, new_computed_blocks=blocks, **self._admission
-            )
+            taken = count and self._admit(request, count, local, blocks)
             if not taken:
                 break
             self._queue.popleft()
             self._run.append(request)
+            request.status = type(request.status)["RUNNING"]
             request.num_computed_tokens = local
             tables = tuple(tuple(table) for table in self._manager.get_block_ids(request.request_id))
             tokens = tuple(request.all_token_ids)
@@ -160,6 +158,12 @@ class ManagerSession(CacheSession):
             self._advance(request, count)
             budget -= count
         return planned
+
+    def _admit(self, request: Any, count: int, local: int, blocks: Any) -> Any:
+        allocate = self._manager.allocate_slots
+        known = type(self._manager).allocate_slots  # the instance's one is hooked and takes anything
+        rules = accepted(known, full_sequence_must_fit=self._layout.admit_whole, has_scheduled_reqs=bool(self._run))
+        return allocate(request, count, num_new_computed_tokens=local, new_computed_blocks=blocks, **rules)
 
     def _running_item(self, request: Any, count: int, blocks: Any) -> Scheduled:
         tables = tuple(tuple(table) for table in blocks.get_block_ids())
@@ -201,6 +205,7 @@ class ManagerSession(CacheSession):
         self._run.remove(request)
         self._manager.free(request)
         request.num_computed_tokens = request.num_in_flight_tokens = 0
+        request.status = type(request.status)["PREEMPTED"]
         self._queue.appendleft(request)
         self._preempted.append(request.request_id)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvcheck.model.actions import Level
 from kvcheck.model.layout import Layout
 from kvcheck.model.observation import TargetInfo
 from kvcheck.targets.base import Session, UnsupportedLayout
@@ -29,7 +30,7 @@ class VllmTarget:
         """Why the release cannot express the layout; empty if it can."""
         return self._api.supports(layout)
 
-    def start(self, layout: Layout, level: str = "scheduler") -> Session:
+    def start(self, layout: Layout, level: Level = "scheduler") -> Session:
         """A new server with this layout, or only its cache manager."""
         if why := self.supports(layout):
             raise UnsupportedLayout(why)
