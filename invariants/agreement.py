@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvcheck.invariants.ledger import Ledger
+from kvcheck.invariants.ledger import NOBODY, Ledger
 from kvcheck.invariants.reach import block_serves, needed_columns
 from kvcheck.invariants.registry import Finding, Severity, invariant
 from kvcheck.model.observation import Begin, Lookup
@@ -60,7 +60,7 @@ def valid(lookup: Lookup, ledger: Ledger) -> Iterator[Finding]:
 )
 def resume(begin: Begin, ledger: Ledger) -> Iterator[Finding]:
     """Local hits of unequal length may be adopted only if the connector brings what the shorter groups lack."""
-    lookup = ledger.lookups.get(begin.label)
+    lookup = ledger.lookups.get(begin.label) or ledger.lookups.get(NOBODY)
     if begin.computed or begin.external or not begin.local or lookup is None or lookup.how != "each":
         return
     for group, length in enumerate(lookup.lengths):

@@ -14,6 +14,7 @@ from kvcheck.model.actions import Arrive
 from kvcheck.model.content import Prefixes
 from kvcheck.model.layout import Layout
 from kvcheck.model.observation import (
+    Asked,
     Begin,
     Clear,
     Commit,
@@ -29,6 +30,9 @@ from kvcheck.model.observation import (
     Touch,
 )
 from kvcheck.model.shadow import Shadow
+
+NOBODY = ""
+"""The label of an event that belongs to no request, as far as the server says."""
 
 Key = tuple[int, int, int]
 """Group, prefix length in tokens, name."""
@@ -120,6 +124,8 @@ class Ledger:
             book_promises(event, self)
         elif isinstance(event, Lookup):
             self.lookups[event.label] = event
+        elif isinstance(event, Asked):
+            self._name_lookup(event.label)
         elif isinstance(event, Retold):
             self._arrive(self.arrivals[event.label], event.tokens)
             self.retold.add(event.label)
@@ -136,7 +142,13 @@ class Ledger:
         if moment.executed is not None:
             self.executed = moment.executed.seq
 
+    def _name_lookup(self, label: str) -> None:
+        """A lookup that the scheduler made without saying for whom was for the request that it goes on with."""
+        if NOBODY in self.lookups:
+            self.lookups[label] = self.lookups.pop(NOBODY)
+
     def _begin_allocation(self, begin: Begin) -> None:
+        self._name_lookup(begin.label)
         self.allocation = Allocation(begin, len(self.layout.groups))
         if begin.external:
             self.loaded.add(begin.label)

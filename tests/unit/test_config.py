@@ -18,7 +18,8 @@ from releases import output_of, release, write_tree
 
 from kvcheck.targets.vllm import borrowed
 from kvcheck.targets.vllm.config import RETENTION_VARIABLE, Settings, apply_retention, light_config, refusal
-from kvcheck.targets.vllm.release import KNOWN_RELEASES, Release
+from kvcheck.targets.vllm.era import era_of
+from kvcheck.targets.vllm.release import KNOWN_RELEASES
 from kvcheck.targets.vllm.standins import StandInUsed
 
 PROJECT = str(Path(__file__).parents[2])
@@ -128,7 +129,7 @@ def test_values_that_follow_from_settings_are_those_of_the_release(version: str)
         if label in ("dflash", "dspark") and given.draft_tokens > 5 and order(version) < (0, 28):
             continue  # they would leave no token of the budget: see the next test
         expected = [row.value for row in since if order(row.version) <= order(version)][-1]
-        if (actual := value(light_config(given, found), path)) != expected:
+        if (actual := value(light_config(given, found.root, era_of(version)), path)) != expected:
             wrong.append((label, path, actual, expected))
     assert not wrong
 
@@ -137,8 +138,8 @@ def test_values_that_follow_from_settings_are_those_of_the_release(version: str)
 @pytest.mark.parametrize("version", KNOWN_RELEASES)
 def test_draft_models_and_ngrams_on_the_first_worker_generation(version: str) -> None:
     found = release(version)
-    draft_model = light_config(settings(drafter="draft_model", draft_tokens=3), found)
-    ngram = light_config(settings(drafter="ngram", draft_tokens=3), found)
+    draft_model = light_config(settings(drafter="draft_model", draft_tokens=3), found.root, era_of(version))
+    ngram = light_config(settings(drafter="ngram", draft_tokens=3), found.root, era_of(version))
     assert value(draft_model, SLOTS) == 1
     assert value(draft_model, SCHEDULED) == (64 - 8 if order(version) < (0, 28) else 64)
     assert value(draft_model, LOOKAHEAD) == ("absent" if order(version) < (0, 28) else 3)
@@ -153,27 +154,29 @@ def test_settings_that_the_release_refuses_are_refused(version: str) -> None:
     found = release(version)
     old = order(version) < (0, 28)
     with pytest.raises(ValueError, match="max_num_seqs"):
-        light_config(settings(token_budget=7), found)
+        light_config(settings(token_budget=7), found.root, era_of(version))
     with pytest.raises(ValueError, match=r"max_num_scheduled_tokens|enough slots"):
-        light_config(drafting("dflash", 9 if old else 64), found)
+        light_config(drafting("dflash", 9 if old else 64), found.root, era_of(version))
     too_long = settings(long_prefill_threshold=129)
     if version == "0.26.0":
-        light_config(too_long, found)
+        light_config(too_long, found.root, era_of(version))
     else:
         with pytest.raises(ValueError, match="long_prefill_token_threshold"):
-            light_config(too_long, found)
+            light_config(too_long, found.root, era_of(version))
     wide = settings(mamba_align=True, chunk_block_size=65)
     if version == "0.26.0":
         with pytest.raises(ValueError, match="must be <= max_num_batched_tokens"):
-            light_config(wide, found)
+            light_config(wide, found.root, era_of(version))
     else:
-        light_config(wide, found)
+        light_config(wide, found.root, era_of(version))
 
 
 @pytest.mark.release
 @pytest.mark.parametrize("version", [KNOWN_RELEASES[0], KNOWN_RELEASES[-1]])
 def test_what_is_not_provided_is_loud(version: str) -> None:
-    config = light_config(drafting("eagle", 2, connector="kv_both", events=True), release(version))
+    config = light_config(
+        drafting("eagle", 2, connector="kv_both", events=True), release(version).root, era_of(version)
+    )
     for part in ("", "scheduler_config", "cache_config", "model_config", "parallel_config", "observability_config",
                  "speculative_config", "kv_transfer_config", "kv_events_config", "ec_manager_config"):  # fmt: skip
         owner = getattr(config, part) if part else config
@@ -190,7 +193,8 @@ def test_plain_settings_arrive() -> None:
             long_prefill_threshold=9, watermark=0.25, admit_whole=False, policy="priority", caching=False,
             mamba_align=True, dcp=2, connector="kv_producer", load_failure_policy="fail", shared_prefix_checkpoint=True,
         ),
-        release("0.32.0"),
+        release("0.32.0").root,
+        (0, 32),
     )  # fmt: skip
     scheduler, cache, transfer = config.scheduler_config, config.cache_config, config.kv_transfer_config
     assert (scheduler.max_num_seqs, scheduler.max_num_batched_tokens) == (8, 64)
@@ -205,10 +209,9 @@ def test_plain_settings_arrive() -> None:
 
 
 @pytest.mark.release
-def test_an_unknown_version_takes_its_values_from_its_own_source() -> None:
+def test_an_unknown_era_takes_its_values_from_its_own_source() -> None:
     known = release("0.28.0")
-    unknown = Release("path:x", None, known.root, "tree", "", "light")
-    assert value(light_config(drafting("dflash", 3), unknown), SLOTS) == 3
+    assert value(light_config(drafting("dflash", 3), known.root, (1, 0)), SLOTS) == 3
 
 
 # ---- rules that are written down in config.py -----------------------------------------------------------------------
@@ -232,9 +235,8 @@ def test_drafters_that_a_worker_does_not_have(
     method: str, generation: int, asynchronous: bool, refused_by: set[str]
 ) -> None:
     given = settings(drafter=method, draft_tokens=2, worker_generation=generation, asynchronous=asynchronous)
-    assert {version for version in KNOWN_RELEASES if refusal(given, version)} == refused_by
-    newest = refusal(given, KNOWN_RELEASES[-1])
-    assert refusal(given, None) == refusal(given, "1.0.0") == newest
+    assert {version for version in KNOWN_RELEASES if refusal(given, era_of(version))} == refused_by
+    assert refusal(given, (1, 0)) == refusal(given, era_of(KNOWN_RELEASES[-1]))
 
 
 @pytest.mark.parametrize(
@@ -373,6 +375,7 @@ COMPARE = """
 
     from kvcheck.targets.vllm import full
     from kvcheck.targets.vllm.config import Settings, light_config
+    from kvcheck.targets.vllm.era import era_of
     from kvcheck.targets.vllm.release import resolve
     from kvcheck.targets.vllm.standins import Strict
 
@@ -422,7 +425,7 @@ COMPARE = """
             long_prefill_threshold=100 if budget == 400 else 4, steps_in_flight=3 if checkpoint else None,
         )
         real, real_refused = refused(lambda: full.full_config(settings))
-        light, light_refused = refused(lambda: light_config(settings, release))
+        light, light_refused = refused(lambda: light_config(settings, release.root, era_of(release.version)))
         assert real_refused == light_refused, (settings, real_refused, light_refused)
         if not real_refused:
             compare("vllm_config", light, real)

@@ -20,7 +20,7 @@ from kvcheck.targets.vllm.connector import set_handler
 from kvcheck.targets.vllm.given import NoGrammar
 from kvcheck.targets.vllm.loading import Runtime
 
-VLLM_ERA_OF_DEFAULT_RETENTION = (0, 29)
+DEFAULT_RETENTION = (0, 29)
 CHECKPOINTS_ON_HIT_UNIT = (0, 32)
 
 
@@ -48,7 +48,7 @@ class Api:
         single_type_kv_cache_manager.register_all_kvcache_specs(None)
         kv_cache_utils.init_none_hash(sha256)
         self._runtime = runtime
-        self.version = tuple(int(part) for part in (runtime.release.version or "9999").split(".")[:2] if part.isdigit())
+        self.era = runtime.era
         self.aborted = request.RequestStatus.FINISHED_ABORTED
         self._interface, self._outputs, self._request = kv_cache_interface, outputs, request
         self._utils, self._hash = kv_cache_utils, sha256
@@ -62,14 +62,14 @@ class Api:
 
     def supports(self, layout: Layout) -> str:
         """Why the release cannot express the layout; empty if it can."""
-        if any(g.checkpoint_blocks for g in layout.groups) and self.version < CHECKPOINTS_ON_HIT_UNIT:
+        if any(g.checkpoint_blocks for g in layout.groups) and self.era < CHECKPOINTS_ON_HIT_UNIT:
             return "prefill checkpoint blocks are driven from 0.32 on"
         if layout.connector is not None and layout.connector.reports == "request" and not self.reports_requests:
             return "the release has no failed loads by request"
         by_blocks = layout.connector is not None and layout.connector.reports == "blocks"
         if by_blocks and len(layout.groups) > 1 and self.reports_requests:
             return "with several groups the release wants failed loads by request"
-        if self.version < VLLM_ERA_OF_DEFAULT_RETENTION and self.retention(layout) is not None and not layout.sparse:
+        if self.era < DEFAULT_RETENTION and self.retention(layout) is not None and not layout.sparse:
             return "the release refuses a retention interval without a sliding-window or Mamba group"
         try:
             self._config(layout)
@@ -85,8 +85,12 @@ class Api:
     def retention(self, layout: Layout) -> int | None:
         """The retention interval in tokens that the layout means on this release; None is dense (R5.6)."""
         if layout.retention == "release":
-            return 0 if self.version >= VLLM_ERA_OF_DEFAULT_RETENTION else None
+            return 0 if self.era >= DEFAULT_RETENTION and not self._dense_by_default(layout) else None
         return None if layout.retention == "dense" else layout.retention
+
+    def _dense_by_default(self, layout: Layout) -> bool:
+        """0.29 alone spares hybrid models whose drafter would make the one state that it keeps useless (R12.20)."""
+        return self.era == (0, 29) and layout.has_mamba and bool(layout.drafter and layout.drafter.is_eagle)
 
     def promises(self, layout: Layout) -> Promises:
         """What the release does on purpose for this layout (R12)."""
@@ -97,7 +101,7 @@ class Api:
             drops=tuple(sorted(drops)),
             retention=self.retention(layout),
             partial_hits=layout.partial_hits or self._partial_hits_under_dcp(layout),
-            prompt_tail=1 if self.version >= (0, 32) else 0,
+            prompt_tail=1 if self.era >= (0, 32) else 0,
             failed_by_request=self._failed_by_request(layout),
             checkpoint_unit=self._checkpoint_unit(layout),
         )
@@ -119,15 +123,15 @@ class Api:
 
     def _hash_lookahead(self, layout: Layout) -> int:
         config = self._config(layout)[1]
-        return int(config.num_hash_lookahead_tokens) if self.version >= (0, 33) else 0
+        return int(config.num_hash_lookahead_tokens) if self.era >= (0, 33) else 0
 
     def _drops(self, drafter: Drafter) -> bool:
-        return drafter.is_eagle and not (self.version >= (0, 33) and drafter.method in ("dflash", "dspark"))
+        return drafter.is_eagle and not (self.era >= (0, 33) and drafter.method in ("dflash", "dspark"))
 
     def _partial_hits_under_dcp(self, layout: Layout) -> bool:
         """From 0.29 on DCP allows them, also where the Mamba block is the hash block (R12.2)."""
         h = layout.hash_block
-        several = layout.caching and layout.dcp > 1 and len(layout.groups) > 1 and self.version >= (0, 29)
+        several = layout.caching and layout.dcp > 1 and len(layout.groups) > 1 and self.era >= (0, 29)
         return several and any(g.kind == "mamba" and g.block_size >= h for g in layout.groups)
 
     def _config(self, layout: Layout) -> tuple[Settings, Any, Any]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from kvcheck.targets.vllm.borrowed import drafter_config_class, engine_config_class, scheduler_config_class
-from kvcheck.targets.vllm.release import Release
+from kvcheck.targets.vllm.era import Era
 from kvcheck.targets.vllm.standins import Strict
 
 Drafter = Literal["eagle", "eagle3", "mtp", "dflash", "dspark", "draft_model", "ngram"]
@@ -81,16 +79,15 @@ def apply_retention(settings: Settings, kv_cache_config: Any) -> Any:
     return kv_cache_config
 
 
-def light_config(settings: Settings, release: Release) -> Any:
+def light_config(settings: Settings, root: Path, era: Era) -> Any:
     """The strict namespace that stands for VllmConfig under light loading.
 
     Plain values are given here; what follows from them is computed by the release's own methods (see `borrowed`).
     A ValueError says why the release refuses the settings.
     """
-    reason = refusal(settings, release.version)
+    reason = refusal(settings, era)
     if reason is not None:
         raise ValueError(reason)
-    root = release.root
     config: Any = engine_config_class(root)(
         "vllm_config",
         scheduler_config=_scheduler_config(settings, root),
@@ -118,21 +115,20 @@ def light_config(settings: Settings, release: Release) -> Any:
     return config
 
 
-def refusal(settings: Settings, version: str | None) -> str | None:
+def refusal(settings: Settings, era: Era) -> str | None:
     """Why a release does not combine this drafter with this worker or with overlapping steps; None if it does.
 
     These rules are the only ones that are written down here instead of borrowed from the release, because it decides
-    them among features that kvcheck does not know. An unknown release is taken for the newest.
+    them among features that kvcheck does not know.
     """
-    numbers = _numbers(version)
     drafter, generation = settings.drafter, settings.worker_generation
-    if drafter == "ngram" and settings.asynchronous and (generation == 1 or numbers < (0, 33)):
+    if drafter == "ngram" and settings.asynchronous and (generation == 1 or era < (0, 33)):
         return "steps cannot overlap with an ngram drafter"
-    if drafter == "dspark" and generation == 1 and numbers >= (0, 29):
+    if drafter == "dspark" and generation == 1 and era >= (0, 29):
         return "a dspark drafter needs the second worker generation"
-    if drafter == "draft_model" and generation == 2 and numbers < (0, 31):
+    if drafter == "draft_model" and generation == 2 and era < (0, 31):
         return "the second worker generation has no draft_model drafter yet"
-    if drafter == "ngram" and generation == 2 and numbers < (0, 32):
+    if drafter == "ngram" and generation == 2 and era < (0, 32):
         return "the second worker generation has no ngram drafter yet"
     return None
 
@@ -143,12 +139,6 @@ def check_block_size(config: Any) -> None:
         config.validate_block_size()
     except AssertionError as error:
         raise ValueError(str(error) or "the block size does not suit the other settings") from error
-
-
-def _numbers(version: str | None) -> tuple[int, ...]:
-    """The leading numbers of a version; an unknown one is newer than all."""
-    found = re.match(r"(\d+)\.(\d+)", version or "")
-    return (int(found.group(1)), int(found.group(2))) if found else (sys.maxsize,)
 
 
 def _scheduler_config(settings: Settings, root: Path) -> Strict:

@@ -8,6 +8,7 @@ from typing import Any
 
 from kvcheck.targets.vllm import full, light
 from kvcheck.targets.vllm.config import Settings, light_config
+from kvcheck.targets.vllm.era import Era, era_of
 from kvcheck.targets.vllm.given import DTYPES
 from kvcheck.targets.vllm.release import Release
 
@@ -17,12 +18,13 @@ class Runtime:
     """A release that this process has loaded: `import vllm....` gives its classes."""
 
     release: Release
+    era: Era
 
     def config(self, settings: Settings) -> Any:
         """What its scheduler takes as vllm_config; a ValueError where the release refuses the settings."""
         if self.release.mode == "full":
             return full.full_config(settings)
-        return light_config(settings, self.release)
+        return light_config(settings, self.release.root, self.era)
 
     def dtype(self, name: str) -> Any:
         """The data type that its KV-cache specs take, such as "float32"."""
@@ -37,4 +39,4 @@ def load(release: Release) -> Runtime:
         full.load(release)
     else:
         light.load(release)
-    return Runtime(release)
+    return Runtime(release, era_of(release.version))

@@ -161,7 +161,8 @@ class Recorder:
         def estimate(request_id: str, *args: Any, **kwargs: Any) -> int:
             blocks: int = needs(request_id, *args, **kwargs)
             admission = bool(kwargs.get("apply_admission_cap", False))
-            self.log.append(Estimate(request_id, index, blocks, admission))
+            if request_id == self._label:  # what others still need is summed up over a set: in no order at all
+                self.log.append(Estimate(request_id, index, blocks, admission))
             return blocks
 
         single.get_num_blocks_to_allocate = estimate

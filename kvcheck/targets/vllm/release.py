@@ -110,13 +110,16 @@ def _core_digest(root: Path) -> str:
 
 
 def _tree_version(root: Path) -> str | None:
-    """The version that the build wrote into the tree; a checkout that was never built has none."""
+    """The version that the build wrote into the tree.
+
+    A checkout that was never built has none, and one that was cloned without tags is called 0.1 whatever it is.
+    """
     try:
         text = (root / "vllm/_version.py").read_text(encoding="utf-8")
     except OSError:
         return None
     found = re.search(r"^__version__\s*=.*?['\"]([^'\"]+)['\"]", text, re.MULTILINE)
-    return found.group(1) if found else None
+    return found.group(1) if found and not found.group(1).startswith("0.1.") else None
 
 
 def _installed_root() -> Path | None:
