@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from kvcheck.invariants.ledger import Ledger
 from kvcheck.invariants.moment import Moment
 from kvcheck.invariants.registry import Finding, Severity, invariant
+from kvcheck.model.observation import Retold
 from kvcheck.model.shadow import WrongRead
 
 
-def _wrong(moment: Moment, what: str) -> Iterator[Finding]:
+def _wrong(moment: Moment, what: str, exempt: Container[str] = ()) -> Iterator[Finding]:
     if moment.observation.failure is not None:
         return  # the server died on this output: nobody has seen it
     for read in moment.wrong:
-        if read.what == what and (what == "store" or (moment.alive(read.label) and not _discarded(moment, read.label))):
+        if read.what != what or read.label in exempt:
+            continue
+        if what == "store" or (moment.alive(read.label) and not _discarded(moment, read.label)):
             yield Finding(_sentence(read), (read.group,))
 
 
@@ -77,5 +80,19 @@ def store(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
     "R1.21 R4.5 R4.8",
 )
 def draft(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
-    """Costs accepted drafts, never a right answer."""
-    return _wrong(moment, "draft")
+    """Costs accepted drafts, never a right answer. A session whose tokens were replaced is promised nothing here."""
+    return _wrong(moment, "draft", ledger.retold)
+
+
+@invariant(
+    "content.answer",
+    "a request's tokens are its prompt and what was sampled for it, in that order",
+    Severity.CORRUPTION,
+    "R8.8 #48245 #49250",
+    event=Retold,
+)
+def answer(retold: Retold, ledger: Ledger) -> Iterator[Finding]:
+    """Only a session may go on with other tokens than those that it had."""
+    arrival = ledger.arrivals[retold.label]
+    if not arrival.session:
+        yield Finding(f"the tokens of {retold.label} are no longer those that they were")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kvcheck.invariants.ledger import Ledger
 from kvcheck.invariants.reach import longest_hit
 from kvcheck.invariants.registry import Finding, Severity, invariant
-from kvcheck.model.observation import Lookup
+from kvcheck.model.observation import Begin, Lookup
 
 
 @invariant(
@@ -45,4 +45,20 @@ def repeat(lookup: Lookup, ledger: Ledger) -> Iterator[Finding]:
         yield Finding(
             f"{lookup.label} hits {lookup.length} tokens, but its first {possible} were computed and not evicted",
             tuple(range(len(ledger.layout.groups))),
+        )
+
+
+@invariant(
+    "hits.skip",
+    "a request that must compute its whole prompt begins with nothing that it has not computed",
+    Severity.CORRUPTION,
+    "R7.12 #57269",
+    event=Begin,
+)
+def skip(begin: Begin, ledger: Ledger) -> Iterator[Finding]:
+    """What it asked of each position of its prompt is never filled in where it took a hit."""
+    if ledger.arrivals[begin.label].skip_reading and (begin.local or begin.external):
+        yield Finding(
+            f"{begin.label} must compute its whole prompt and begins with {begin.local} local and {begin.external} "
+            f"external tokens"
         )

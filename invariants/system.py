@@ -45,8 +45,9 @@ def reset(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
         return
     if before is None or moment.pending_loads or moment.pending_stores or moment.in_flight or moment.unreported:
         return
-    if before.deferred or any(r.status in ("loading", "held", "idle") for r in before.requests.values()):
-        return
+    running = {label for label, request in before.requests.items() if request.status == "running"}
+    if before.deferred or any(any(table) for label, table in before.tables.items() if label not in running):
+        return  # who holds blocks without running cannot be preempted
     if moment.view is not None and moment.view.holders:
         return
     yield Finding("the server declined to reset its prefix cache although it could preempt everybody")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from helpers import (
@@ -32,9 +32,9 @@ from kvcheck.engines.watched import Watched
 from kvcheck.engines.workers import Limits
 from kvcheck.invariants.registry import MEANING, Violation, all_invariants
 from kvcheck.invariants.witnesses import WITNESSES
-from kvcheck.model.actions import Complete, Pause, Reset, Schedule, Transfer
+from kvcheck.model.actions import Arrive, Complete, Pause, Reset, Schedule, Transfer
 from kvcheck.model.content import Prefixes
-from kvcheck.model.layout import Connector, Drafter
+from kvcheck.model.layout import Drafter
 from kvcheck.model.observation import (
     Announce,
     Asked,
@@ -215,6 +215,18 @@ def _() -> Outcome:
     return Outcome([*failed(8, 0), *failed(2, 1)], failed(2, 0))
 
 
+@case("content.answer", "the tokens of a are no longer those that they were")
+def _() -> Outcome:
+    """A session may drop what it had sampled; nobody else may."""
+
+    def retold(*, session: bool) -> list[Violation]:
+        bench = Bench(HYBRID)
+        bench.feed(Arrive(label="a", prompt=PROMPT, session=session))
+        return bench.feed(Schedule(), Retold("a", (*PROMPT, 1, 1)))
+
+    return Outcome(retold(session=False), retold(session=True))
+
+
 # ---- counters --------------------------------------------------------------------------------------------------------
 
 
@@ -263,9 +275,11 @@ def _() -> Outcome:
     return Outcome(broken, sound)
 
 
-@case("estimate.covers", "group 0 estimated -1 blocks for a and took 0")
+@case("estimate.covers", r"1 blocks were estimated for a and 2 taken \(local 2, external 0, new 3 tokens\)")
 def _() -> Outcome:
-    return Outcome(allocating(Estimate("a", 0, -1, False)), allocating(Estimate("a", 0, 0, False)))
+    """The server compares the sum with what is free: a negative estimate hides what another group needs."""
+    estimates = Estimate("a", 0, 2, False), Estimate("a", 1, -1, False)
+    return Outcome(allocating(*estimates, Take("a", 0, (2, 3))), allocating(*estimates, Take("a", 0, (2,))))
 
 
 @case("estimate.whole-or-nothing", "the allocation for a was refused after group 1 took blocks")
@@ -332,6 +346,18 @@ def _() -> Outcome:
         return bench.feed(Schedule(), *dropped, lookup("b", 0, ((), ())), plan=step(seq=2))
 
     return Outcome(repeated(evicted=False), repeated(evicted=True))
+
+
+@case("hits.skip", "a must compute its whole prompt and begins with 4 local and 0 external tokens")
+def _() -> Outcome:
+    """Neither a local hit nor a load."""
+
+    def begun(local: int, external: int, *, skips: bool = True) -> list[Violation]:
+        bench = Bench(ONE)
+        bench.feed(Arrive(label="a", prompt=PROMPT, skip_reading=skips))
+        return bench.feed(Schedule(), begin(local=local, external=external))
+
+    return Outcome(begun(4, 0) + begun(0, 4), begun(0, 0) + begun(4, 0, skips=False))
 
 
 # ---- ownership -------------------------------------------------------------------------------------------------------
@@ -534,7 +560,8 @@ def _() -> Outcome:
 @case("registration.own-tokens", "block 1 holds a's first 4 tokens and is registered for other ones, in group 0")
 def _() -> Outcome:
     def registered(key: int, promises: Promises, *events: Retold) -> list[Violation]:
-        bench = Bench(HYBRID, promises, a=PROMPT)
+        bench = Bench(HYBRID, promises)
+        bench.feed(Arrive(label="a", prompt=PROMPT, session=True))
         return bench.feed(Schedule(), *events, Register("a", 0, 1, 4, key), plan=step(seq=1))
 
     own, ahead = Prefixes(PROMPT).id_of(4), Prefixes(PROMPT).id_of(5)
@@ -617,7 +644,7 @@ def _() -> Outcome:
 
 @case("registration.complete", "its first 6 are not registered in group 0")
 def _() -> Outcome:
-    """The tail of the prompt inside a block, once it is computed; but not what the release leaves to the next (R5.4)."""
+    """The tail of the prompt inside a block, once it is computed; not what the release leaves to the next (R5.4)."""
     promises, commit = Promises(partial_hits=True), Commit("a", 7, 8, 7)
     sound = committed(FINE, (6,), commit, promises) + committed(FINE, (), Commit("a", 5, 8, 7), promises)
     sound += committed(FINE, (4,), Commit("a", 7, 8, 7), replace(promises, prompt_tail=2))
@@ -673,23 +700,44 @@ def _() -> Outcome:
         watched.close()
 
 
+@case("hits.skip", "a must compute its whole prompt and begins with 0 local and 4 external tokens")
+def _() -> Outcome:
+    """Without hits it may begin, and others may have them (R7.12)."""
+
+    def begun(*, skip_reading: bool, external: int) -> list[Violation]:
+        bench = Bench(HYBRID)
+        bench.feed(Arrive(label="a", prompt=PROMPT, skip_reading=skip_reading))
+        return bench.feed(Schedule(), Begin("a", 0, 0, external, 1, 0, False))
+
+    sound = begun(skip_reading=True, external=0) + begun(skip_reading=False, external=4)
+    return Outcome(begun(skip_reading=True, external=4), sound)
+
+
+@case("content.answer", "the tokens of a are no longer those that they were")
+def _() -> Outcome:
+    """A session goes on with other tokens, a request does not (R8.8)."""
+
+    def retold(*, session: bool) -> list[Violation]:
+        bench = Bench(HYBRID)
+        bench.feed(Arrive(label="a", prompt=PROMPT, session=session))
+        return bench.feed(Complete(), Retold("a", (*PROMPT, 9)))
+
+    return Outcome(retold(session=False), retold(session=True))
+
+
 @case("system.reset", "the server declined to reset its prefix cache although it could preempt everybody")
 def _() -> Outcome:
-    """Nothing outside the server may hold blocks: no step, no load, no store, no fence, no pin."""
+    """Nobody but running requests may hold blocks: no step, no load, no store, no fence, no pin, no open session."""
 
-    def declined(
-        status: str = "running", running_too: bool = True, refused: bool = True, **fields: int
-    ) -> list[Violation]:
+    def declined(status: str = "running", asked: bool = True, done: bool = False, **outside: Any) -> list[Violation]:
         bench = Bench(ONE, a=PROMPT)
-        view_fields = {name: fields.pop(name) for name in ("deferred", "holders") if name in fields}
-        view = view_of(ONE, requests={"a": request_view(status)}, **view_fields)
+        seen = {name: outside.pop(name) for name in ("deferred", "holders") if name in outside}
+        view = view_of(ONE, {"a": ((3,),)}, requests={"a": request_view(status)}, **seen)
         bench.feed(Schedule(), plan=step(seq=1), view=view)
-        return bench.feed(
-            Reset(running=running_too), refused="the server declined" if refused else "", view=view, **fields
-        )
+        refused = "" if done else "the server declined"
+        return bench.feed(Reset(running=asked), refused=refused, view=view, **outside)
 
-    sound = declined(refused=False) + declined(running_too=False) + declined(deferred=1)
-    sound += declined(holders=((3, 1),))  # type: ignore[arg-type]
+    sound = declined(done=True) + declined(asked=False) + declined(deferred=1) + declined(holders=((4, 1),))
     for outstanding in ("in_flight", "pending_loads", "pending_stores", "unreported"):
         sound += declined(**{outstanding: 1})
     for status in ("loading", "held", "idle"):
@@ -731,9 +779,8 @@ def planned(*items: object, **settings: object) -> list[Violation]:
 
 @case("tables.plan", "a runs 2 tokens of which 2 are drafts")
 def _() -> Outcome:
-    """A decoding request runs its last token besides; a new one that was told its first token may run drafts only."""
-    sound = planned(running("a", 4, 3, 5, drafts=2)) + planned(replace(new("a", PROMPT, ((1,),), count=2), drafts=2))
-    return Outcome(planned(running("a", 4, 2, 5, drafts=2)), sound)
+    """Drafts come after a token that is known."""
+    return Outcome(planned(running("a", 4, 2, 5, drafts=2)), planned(running("a", 4, 3, 5, drafts=2)))
 
 
 @case("tables.plan", "a runs 0 tokens")

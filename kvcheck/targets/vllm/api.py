@@ -346,8 +346,8 @@ class Api:
             yield raw, tuple(blocks) if isinstance(blocks, dict) else (blocks.block_id,)
 
     def waiting(self, scheduler: Any) -> Iterable[Iterable[Any]]:
-        """The queues of requests that do not run."""
-        return scheduler.waiting, scheduler.kv_holding_waiting, scheduler.deferred_waiting
+        """The queues of requests that do not run. What the scheduler calls deferred are some of these, in a set."""
+        return scheduler.waiting, scheduler.kv_holding_waiting
 
     def holders(self, manager: Any, scheduler: Any) -> tuple[tuple[tuple[int, int], ...], int]:
         """References held outside the tables, by block, and how many blocks await a step in flight."""

@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import importlib
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -77,6 +78,8 @@ def load(release: Release) -> None:
     found = Path(str(vllm.__file__)).resolve().parent.parent
     if found != release.root:
         raise TargetError(f"{release.spec}: this process has already imported vLLM from {found}")
+    if os.environ["VLLM_LOGGING_LEVEL"] == _ENVIRONMENT["VLLM_LOGGING_LEVEL"]:
+        logging.getLogger("vllm").setLevel(logging.ERROR)  # some releases set the level up only when they serve
     _answer_for_the_model_registry()
     # The second worker generation is refused without Triton, which only its kernels need.
     importlib.import_module("vllm.config.vllm").HAS_TRITON = True  # type: ignore[attr-defined]

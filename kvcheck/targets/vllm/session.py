@@ -133,12 +133,21 @@ class SchedulerSession(CacheSession):
             holds = 0
         external = None if holds is None else max(0, min(holds, request.num_tokens) - num_local_tokens)
         whole = external is not None and external > 0 and num_local_tokens + external == request.num_tokens
-        if whole and external is not None and (self._layout.has_mamba or not (answer.asynchronous or self.divergent)):
-            external -= 1  # the last token is recomputed here, or would run on a state that is already past it
+        if whole and external is not None and self._keeps_last(request, answer):
+            external -= 1
         asynchronous = (answer.asynchronous or self.divergent) and bool(external)
         self._answers[label] = (num_local_tokens, answer)
         self._recorder.log.append(Asked(label, num_local_tokens, external, asynchronous))
         return external, asynchronous
+
+    def _keeps_last(self, request: Any, answer: Answer) -> bool:
+        """Whether the last token must be computed here.
+
+        In the step of the load it always is; a recurrent layer would run it on a state that is already past it; and a
+        request of one token would count none as computed and be asked about again.
+        """
+        asynchronous = answer.asynchronous or self.divergent
+        return not asynchronous or self._layout.has_mamba or request.num_tokens == 1
 
     def allocated(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """The request has its blocks; external tokens will be loaded into them."""
