@@ -25,7 +25,7 @@ def append_only(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
         return
     plan = moment.observation.plan
     continuing = {r.label for r in plan.requests if r.kind == "running"} if plan else set()
-    for label in continuing & before.tables.keys():
+    for label in sorted(continuing & before.tables.keys()):
         for group, (old, new) in enumerate(zip(before.tables[label], view.tables.get(label, ()), strict=False)):
             if len(new) < len(old) or any(n not in (o, NULL_BLOCK) for o, n in zip(old, new, strict=False)):
                 yield Finding(f"the table of {label} in group {group} was changed under the worker", (group,))
@@ -48,7 +48,7 @@ def executable(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
 
 @invariant(
     "tables.plan",
-    "a plan starts where the request's executed tokens end",
+    "a plan runs at least one known token of each request, within its length, the budget and the number of requests",
     Severity.CORRUPTION,
     "R1.15 R8.2",
 )

@@ -241,10 +241,14 @@ def _ends_in_flight(moment: Moment, ledger: Ledger) -> bool:
 
 
 def _loads(layout: Layout) -> bool:
-    return layout.connector is not None
+    return layout.connector is not None and layout.connector.role != "producer"
 
 
-@witness("load-with-step", "external tokens are loaded before a step, and new tokens run in it", _loads)
+def _loads_with_steps(layout: Layout) -> bool:
+    return _loads(layout) and not (layout.connector and layout.connector.divergent)
+
+
+@witness("load-with-step", "external tokens are loaded before a step, and new tokens run in it", _loads_with_steps)
 def _load_with_step(moment: Moment, ledger: Ledger) -> bool:
     plan = moment.observation.plan
     return plan is not None and any(not load.asynchronous for load in plan.loads)
@@ -259,7 +263,7 @@ def _load_async(moment: Moment, ledger: Ledger) -> bool:
 @witness(
     "load-beside-hit",
     "external tokens follow a local hit",
-    lambda layout: layout.connector is not None and layout.caching,
+    lambda layout: _loads(layout) and layout.caching,
 )
 def _load_beside_hit(moment: Moment, ledger: Ledger) -> bool:
     return any(isinstance(e, Begin) and e.local and e.external for e in moment.observation.log)

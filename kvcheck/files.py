@@ -58,7 +58,7 @@ def read_run(path: Path) -> Run:
 
 def read_run_or_trace(path: Path) -> Run | Trace:
     """A run or a recording of one, told apart by content; `path` may be a counterexample's folder."""
-    file = path / RUN_FILE if path.is_dir() else path
+    file = _file_of(path)
     raw = _bytes_of(file)
     head = _head(file, raw)
     if head.observations is not msgspec.UNSET:
@@ -74,7 +74,7 @@ def read_run_or_trace(path: Path) -> Run | Trace:
 
 def read_layout(path: Path) -> Layout:
     """The layout in a file; of a run or a trace, its layout."""
-    file = path / RUN_FILE if path.is_dir() else path
+    file = _file_of(path)
     raw = _bytes_of(file)
     head = _head(file, raw)
     if head.groups is msgspec.UNSET:
@@ -90,6 +90,13 @@ def expected_verdicts(path: Path) -> dict[str, str]:
     raw = _bytes_of(file)
     _head(file, raw)
     return _decoded(file, raw, _Expected).expected
+
+
+def _file_of(path: Path) -> Path:
+    try:
+        return path / RUN_FILE if path.is_dir() else path
+    except OSError as error:  # such as a name that is too long
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _bytes_of(file: Path) -> bytes:

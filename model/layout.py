@@ -18,6 +18,8 @@ EAGLE_FAMILY: frozenset[str] = frozenset({"eagle", "eagle3", "mtp", "dflash", "d
 NEXT_TOKEN_DRAFTERS: frozenset[str] = frozenset({"eagle", "eagle3", "mtp"})
 """Drafters whose cached content at a position depends on the token after it."""
 
+MOST_GROUPS = 64
+
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Layers of one kind that share block tables (R1).
@@ -278,8 +280,8 @@ def _size_problems(layout: Layout) -> list[str]:
     found = [f"{name} must be at least 1, not {value}" for name, value in positive.items() if value < 1]
     if layout.version != 1:
         found.append(f"layout version {layout.version} is not known (1 is)")
-    if not layout.groups:
-        found.append("R1: a layout has at least one group")
+    if not 0 < len(layout.groups) <= MOST_GROUPS:
+        found.append(f"R1: a layout has at least one group, and at most {MOST_GROUPS} here")
     if not 0.0 <= layout.watermark < 1.0:
         found.append(f"watermark is a share of the pool in [0, 1), not {layout.watermark}")
     if layout.long_prefill_threshold < 0:

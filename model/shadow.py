@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from kvcheck.model.arith import ceil_div
 from kvcheck.model.content import EMPTY, GARBAGE, POISON, UNSETTLED, Ids, Prefixes
-from kvcheck.model.layout import Layout
+from kvcheck.model.layout import MOST_GROUPS, Layout
 from kvcheck.model.observation import Load, Promises, Register, Scheduled, StepPlan, Store
 
 NULL_BLOCK = 0
-_GROUP_MASKS = tuple((0x2545F4914F6CDD1D * (i + 1)) & ((1 << 62) - 1) for i in range(64))
+_GROUP_MASKS = tuple((0x2545F4914F6CDD1D * (i + 1)) & ((1 << 62) - 1) for i in range(MOST_GROUPS))
 
 
 class WrongRead(msgspec.Struct, frozen=True):
@@ -206,7 +206,7 @@ class Shadow:
         start = item.start
         if self.layout.asynchronous and self.layout.draft_tokens:
             start = min(start, row.computed)
-        return _Part(row, item, start, min(accepted.get(item.label, 0), item.drafts))
+        return _Part(row, item, start, max(0, min(accepted.get(item.label, 0), item.drafts)))
 
     def _new_row(self, item: Scheduled) -> _Row:
         prefixes = self.prefixes[item.label]

@@ -86,7 +86,11 @@ def layout_of(text: str, version: str) -> Layout | None:
         known = len(numbers) > 1 and all(part.isdigit() for part in numbers[:2])
         return preset(text, version if known else None)
     path = Path(text)
-    if not path.exists():
+    try:
+        there = path.exists()
+    except OSError:  # no file can have this name
+        there = False
+    if not there:
         raise InputError(f"{text!r} is neither a preset (see kvcheck layouts) nor a file")
     return read_layout(path)
 

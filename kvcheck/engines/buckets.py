@@ -19,13 +19,17 @@ MOST_BUCKETS = 200
 
 _RANK = {str(severity): rank for rank, severity in enumerate(Severity)}
 
+MOST_LOST = 3
+"""Runs of one bucket that are tried if none of them shows it again."""
+
 State = Literal["found", "shrinking", "shrunk", "confirming", "confirmed", "lost"]
 
 
 class Bucket(msgspec.Struct, kw_only=True):
     """All that has one signature. ``run`` is the simplest known, ``original`` as it was found in run ``index``.
 
-    ``lost``: its run does not show it again.
+    State "lost": its run does not show it again; ``lost`` is how often that was so. Another run may, if it is not tried
+    too often.
     """
 
     signature: str
@@ -36,6 +40,7 @@ class Bucket(msgspec.Struct, kw_only=True):
     found_after: float
     file: Path
     times: int = 1
+    lost: int = 0
     state: State = "found"
     needs: tuple[str, ...] = ()
     trace: Trace | None = None
@@ -72,7 +77,9 @@ class Buckets:
 
     def _again(self, bucket: Bucket, violation: Violation, run: Run, index: int) -> None:
         bucket.times += 1
-        if bucket.state == "found" and complexity(run) < complexity(bucket.run):
+        again = bucket.state == "lost" and bucket.lost < MOST_LOST
+        if again or (bucket.state == "found" and complexity(run) < complexity(bucket.run)):
+            bucket.state, bucket.needs, bucket.trace = "found", (), None
             bucket.run = bucket.original = run
             bucket.violation, bucket.index = violation, index
             self._findings.save(violation.signature, run)

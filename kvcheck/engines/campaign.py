@@ -117,7 +117,7 @@ class Campaign:
         finally:
             self.kill()
             _join(threads, 10.0)
-        if self._error is not None and (not isinstance(self._error, TargetError) or not self._tally.runs):
+        if self._error is not None and not self._tally.runs:
             raise self._error
         return self._result()
 
@@ -269,6 +269,7 @@ class Campaign:
                 self._findings.save(bucket.signature, run, traces[:1])
                 return
         bucket.state = "lost"
+        bucket.lost += 1
         self._findings.discard(bucket.signature)
         file = self._findings.save_undetermined(bucket.signature, bucket.original, traces)
         self._tally.note("not-reproducible", f"{bucket.signature}: not seen when its run was replayed ({file})")
@@ -316,7 +317,8 @@ class Campaign:
         """Whatever keeps the campaign as a whole from saying that all is well."""
         tally = self._tally
         if self._error is not None:
-            tally.note("target-lost", str(self._error))
+            code = "target-lost" if isinstance(self._error, TargetError) else "harness-error"
+            tally.note(code, f"{type(self._error).__name__}: {self._error}")
         if self.interrupted:
             tally.note("interrupted", "the campaign was interrupted")
         if self._findings.error:

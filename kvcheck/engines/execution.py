@@ -17,6 +17,7 @@ from kvcheck.model.actions import (
     Complete,
     Evict,
     Extend,
+    Level,
     Pause,
     Reset,
     Run,
@@ -54,8 +55,9 @@ class Execution:
 
     watcher: ClassVar[Callable[[Execution, Action], None] | None] = None
 
-    def __init__(self, session: Session, layout: Layout) -> None:
+    def __init__(self, session: Session, layout: Layout, level: Level = "scheduler") -> None:
         self.layout = layout
+        self.level = level
         self.session = session
         self.shadow = Shadow(layout, session.promises)
         self.dead = False
@@ -124,7 +126,7 @@ class Execution:
             case Abort():
                 seen.update(self._abort(action))
             case Evict():
-                done = action.group < len(self.layout.groups) and action.label in self.arrivals
+                done = 0 <= action.group < len(self.layout.groups) and action.label in self.arrivals
                 done = done and self.session.evict(action.group, action.label, action.prefix)
                 seen.update({} if done else {"skipped": NO_SUBJECT})
             case Reset():
@@ -180,7 +182,8 @@ class Execution:
     def _arrive(self, action: Arrive) -> dict[str, Any]:
         if action.label in self.arrivals:
             return {"skipped": "this label has arrived before"}
-        if not 0 < len(action.prompt) < self.layout.max_model_len or action.max_tokens < 1:
+        sound = action.label and action.adapter >= 0 and action.max_tokens >= 1
+        if not sound or not 0 < len(action.prompt) < self.layout.max_model_len:
             return {"skipped": "no server would accept this request"}
         self.arrivals[action.label] = action
         self._session_tokens[action.label] = len(action.prompt) + action.max_tokens

@@ -90,6 +90,7 @@ def folder_name(signature: str) -> str:
     return f"{plain[:LONGEST_NAME].rstrip('-.')}-{hashlib.sha256(signature.encode()).hexdigest()[:6]}"
 
 
-def campaign_folder(base: Path, spec: str, seed: int) -> Path:
-    """The folder of one campaign below a base."""
-    return base / f"{folder_name(spec.replace('==', '-').replace('path:', 'path-'))}-seed-{seed}"
+def campaign_folder(base: Path, spec: str, seed: int, *kind: str) -> Path:
+    """The folder of one campaign below a base; ``kind`` is what else tells it from others, such as its layout."""
+    target = folder_name(spec.replace("==", "-").replace("path:", "path-"))
+    return base / "-".join([target, "seed", str(seed), *map(folder_name, kind)])

@@ -94,7 +94,7 @@ def shows(target: Target, run: Run, signature: str) -> Violation | None:
         session = target.start(run.layout, run.level)
     except UnsupportedLayout:
         return None
-    watch = Watch(session, Execution(session, run.layout), situations=())
+    watch = Watch(session, Execution(session, run.layout, run.level), situations=())
     try:
         for action in run.actions:
             watch.apply(action)
@@ -106,7 +106,7 @@ def shows(target: Target, run: Run, signature: str) -> Violation | None:
 
 
 def _judge(session: Session, run: Run) -> tuple[RunResult, list[Observation]]:
-    watch = Watch(session, Execution(session, run.layout))
+    watch = Watch(session, Execution(session, run.layout, run.level))
     observations: list[Observation] = []
     undetermined = ""
     try:

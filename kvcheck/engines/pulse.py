@@ -44,7 +44,9 @@ class Pulse:
     def run(self) -> Run | None:
         """The current run up to the action that has begun."""
         execution = self._execution
-        return Run(layout=execution.layout, actions=tuple(self._run)) if execution is not None else None
+        if execution is None:
+            return None
+        return Run(layout=execution.layout, level=execution.level, actions=tuple(self._run))
 
 
 class Heart(threading.Thread):

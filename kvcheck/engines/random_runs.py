@@ -12,6 +12,7 @@ from kvcheck.engines.execution import Execution
 from kvcheck.engines.random_layouts import ALL_FEATURES, Features
 from kvcheck.engines.random_prompts import Lengths, Prompts
 from kvcheck.engines.source import Source
+from kvcheck.invariants.progress import FROZEN_PASSES
 from kvcheck.model.actions import (
     Abort,
     Action,
@@ -32,7 +33,8 @@ from kvcheck.model.layout import Layout
 MOST_LIVE: tuple[int, ...] = (4, 2, 6, 10)
 """How many requests a run lets live at a time: more only wait."""
 SETTLE_PASSES = 2000
-QUIET_PASSES = 3
+QUIET_PASSES = FROZEN_PASSES + 1
+"""Passes without a change after which a run gives up: enough for a stall to be seen (progress.frozen)."""
 SALT = "other"
 ADAPTERS = 2
 LONG_ANSWER = 24
@@ -349,13 +351,15 @@ def settle_actions(execution: Execution, limit: int = SETTLE_PASSES) -> Iterator
     """
     yield Settle()
     yield Pause(what="none")
+    while execution.in_flight and not execution.dead:
+        yield Complete()
     quiet, seen = 0, (execution.view, _awaited(execution))
     for _ in range(limit):
         yield from _awaited(execution)
         yield Schedule()
         while execution.in_flight and not execution.dead:
             yield Complete()
-        if execution.dead or _settled(execution):
+        if execution.dead or is_settled(execution):
             return
         now = execution.view, _awaited(execution)
         quiet = quiet + 1 if now == seen else 0
@@ -372,7 +376,8 @@ def _awaited(execution: Execution) -> list[Action]:
     return [*loads, *stores, *ends]
 
 
-def _settled(execution: Execution) -> bool:
+def is_settled(execution: Execution) -> bool:
+    """Whether nothing is left to do, and nothing awaited."""
     view = execution.view
     nothing_left = view is not None and not view.requests and not view.deferred
     return nothing_left and not execution.in_flight and not execution.shadow.loads and not execution.stores

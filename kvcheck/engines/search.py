@@ -9,7 +9,7 @@ import msgspec
 from kvcheck.engines.execution import Execution, HarnessError
 from kvcheck.engines.judging import Watch
 from kvcheck.engines.random_layouts import Features, random_layout
-from kvcheck.engines.random_runs import RunGenerator, settle_actions
+from kvcheck.engines.random_runs import RunGenerator, is_settled, settle_actions
 from kvcheck.engines.source import RandomSource, Source
 from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Action, Level, Run
@@ -33,7 +33,9 @@ class SearchResult(msgspec.Struct):
     undetermined: str = ""
 
 
-MANAGER_FEATURES = Features(connector=False, drafter=False, asynchronous=False, sessions=False, priorities=False)
+MANAGER_FEATURES = Features(
+    connector=False, drafter=False, asynchronous=False, sessions=False, priorities=False, pauses=False, stores=False
+)
 """What a cache manager without its scheduler can be driven with."""
 
 
@@ -51,11 +53,13 @@ def search_one(
     session, chosen = (
         _started(target, source, features, level) if layout is None else (target.start(layout, level), layout)
     )
-    watch = Watch(session, Execution(session, chosen))
+    watch = Watch(session, Execution(session, chosen, level))
     actions: list[Action] = []
     undetermined = ""
     try:
         _walk(watch, source, chosen, features, actions)
+        if not watch.broken and not is_settled(watch.execution):
+            undetermined = "not-settled: the faults had stopped, and the server had work left when the run was given up"
     except HarnessError as error:
         undetermined = f"harness: {error}"
     result = watch.result(undetermined)

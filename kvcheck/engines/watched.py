@@ -255,6 +255,8 @@ class Watched:
         try:
             if still_hangs(run):  # what comes after the action that hangs is gone with that
                 shrink(best.run, still_hangs, seconds)
+        except KeyboardInterrupt:
+            pass  # the best so far is told
         finally:
             impatient.close()
         return best

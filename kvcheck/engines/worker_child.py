@@ -13,12 +13,13 @@ import threading
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from kvcheck.engines.execution import Execution
-from kvcheck.engines.judging import RunResult, judge_run, shows
+from kvcheck.engines.judging import judge_run, shows
 from kvcheck.engines.pulse import Heart, Pulse
 from kvcheck.engines.random_layouts import Features
 from kvcheck.engines.search import MANAGER_FEATURES, SearchResult, search_one
@@ -91,11 +92,13 @@ class Child:
                 case Search():
                     return Searched(_function(self._hello.searcher)(target, request.seed, self._hello.layout))
                 case Judge():
-                    return Judged(_judged(target, request.run, request.record))
+                    return Judged(judge_run(target, request.run, request.record))
                 case Shrink():
                     return self._shrunk(target, request)
         except Exception as error:  # noqa: BLE001  told as what it is: kvcheck's own mistake
-            return Broken(f"{type(error).__name__}: {one_line(error)}", traceback.format_exc(), self.pulse.run())
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            told = f"{type(error).__name__}: {one_line(error)} ({Path(where.filename).name}:{where.lineno})"
+            return Broken(told, self.pulse.run())
         raise AssertionError(request)
 
     def _shrunk(self, target: Target, request: Shrink) -> Shrunk:
@@ -130,10 +133,6 @@ def search(target: Target, seed: int, layout: Layout | None) -> SearchResult:
 def search_manager(target: Target, seed: int, layout: Layout | None) -> SearchResult:
     """The searcher at cache-manager level."""
     return search_one(target, seed, MANAGER_FEATURES, layout, "manager")
-
-
-def _judged(target: Target, run: Run, record: bool) -> RunResult:
-    return judge_run(target, run, record)
 
 
 def _function(name: str) -> Callable[..., Any]:

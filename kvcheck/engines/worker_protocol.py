@@ -123,7 +123,6 @@ class Broken(Message, frozen=True):
     """The request ended with an exception that is not the system's. ``run``: what had happened until then."""
 
     message: str
-    traceback: str
     run: Run | None = None
 
 

@@ -59,12 +59,15 @@ def _meaning(result: CampaignResult) -> str:
     return f"no violation in these runs, which came to all {reached} situations that the layouts allow; no proof"
 
 
-def show_replay_verdict(screen: Screen, verdict: str, undetermined: tuple[str, str], result: RunResult) -> None:
-    """The last line of a replay."""
+def show_replay_verdict(
+    screen: Screen, verdict: str, undetermined: tuple[str, str], result: RunResult, whole: int
+) -> None:
+    """The last line of a replay of a run with ``whole`` actions."""
+    ended = "; what came after it was not run" if result.actions < whole else ""
     done = f"{result.actions} actions, {result.skipped} of them without a subject"
     meaning = {
         "passed": "this run breaks no invariant",
-        "violated": f"{len(result.violations)} broken at one moment; what came after it was not run",
+        "violated": f"{len(result.violations)} different violations{ended}",
         "undetermined": ": ".join(undetermined),
     }[verdict]
     screen.line()

@@ -27,7 +27,7 @@ from kvcheck.cli.status import UNDETERMINED, VIOLATED
 from kvcheck.engines.campaign import Campaign, CampaignResult, Plan
 from kvcheck.engines.findings import ACCOUNT_FILE, campaign_folder
 from kvcheck.engines.seeds import fresh_seed
-from kvcheck.files import OutputError, require_writable, write_whole
+from kvcheck.files import InputError, OutputError, require_writable, write_whole
 from kvcheck.model.observation import TargetInfo
 from kvcheck.report.account import Account, show_account
 from kvcheck.report.campaign_json import campaign_report
@@ -35,6 +35,7 @@ from kvcheck.report.console import ProgressView, Screen
 from kvcheck.report.info import info_text
 from kvcheck.report.verdict import accounts_of, show_verdict
 from kvcheck.targets.loading import DEFAULT_TARGET, describe
+from kvcheck.targets.vllm.manager_session import refusal
 
 DEFAULT_SECONDS = 60.0
 MOST_ACCOUNTS = 10
@@ -82,8 +83,11 @@ def command(
     screen = screen_for(json_file, no_color)
     info = describe(target)
     chosen = layout_of(layout, info.version)
+    if level == "manager" and chosen is not None and (why := refusal(chosen)):
+        raise InputError(f"{layout}: {why}")
     seed = fresh_seed() if seed is None else seed
-    folder = campaign_folder(out_folder(out), target, seed)
+    kind = [text for text, plain in ((layout, RANDOM), (level, "scheduler")) if text != plain]
+    folder = campaign_folder(out_folder(out), target, seed, *kind)
     require_writable(folder / "run.json")
     plan = Plan(
         spec=target,

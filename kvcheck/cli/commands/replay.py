@@ -16,6 +16,7 @@ from kvcheck.files import (
     RUN_FILE,
     InputError,
     expected_verdicts,
+    one_line,
     read_run_or_trace,
     require_writable,
     write_trace,
@@ -27,6 +28,7 @@ from kvcheck.report.campaign_json import Core, resolved, violation_entry
 from kvcheck.report.console import Screen
 from kvcheck.report.info import info_text
 from kvcheck.report.verdict import show_replay_verdict
+from kvcheck.targets.errors import TargetError
 from kvcheck.targets.loading import DEFAULT_TARGET, describe
 
 
@@ -61,7 +63,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.argument("path", metavar="RUN|TRACE", type=click.Path(path_type=Path))
-@target_option(None, note="  [default: what a counterexample names; a recording needs none]")
+@target_option(None, note="  [default: what a counterexample names, else vllm==0.28.0; a recording needs none]")
 @click.option("--record", metavar="FILE", type=click.Path(path_type=Path), help="Keep what was seen as a recording.")
 @json_option
 @color_option
@@ -81,6 +83,8 @@ def command(path: Path, target: str | None, record: Path | None, json_file: str 
     if record is not None and replay.result.trace is not None:
         write_trace(record, replay.result.trace)
     show(screen, replay)
+    if record is not None and replay.result.trace is None:
+        screen.line(f"{record} was not written: the run gave no recording", "yellow")
     return finish(json_file, replay_report(replay), replay.verdict)
 
 
@@ -92,7 +96,11 @@ def target_of(path: Path) -> str:
 def judged_again(path: Path, trace: Trace) -> Replay:
     """Judge a recording."""
     began = time.monotonic()
-    result = judge_trace(trace)
+    try:
+        result = judge_trace(trace)
+    except (KeyError, IndexError, ValueError, TypeError, TargetError) as error:
+        told = f"{type(error).__name__}: {one_line(error)}"
+        raise InputError(f"{path}: the recording contradicts itself ({told})") from error
     result.trace = trace
     seconds = time.monotonic() - began
     return Replay(file=path, run=trace.run, spec=trace.target.spec, info=trace.target, result=result, seconds=seconds)
@@ -133,7 +141,9 @@ def show(screen: Screen, replay: Replay) -> None:
             trace=replay.result.trace,
         )
         show_account(screen, account, number)
-    show_replay_verdict(screen, replay.verdict, code_and_message(replay.undetermined), replay.result)
+    show_replay_verdict(
+        screen, replay.verdict, code_and_message(replay.undetermined), replay.result, len(replay.run.actions)
+    )
 
 
 def replay_report(replay: Replay) -> dict[str, Any]:

@@ -54,8 +54,10 @@ def command(
         after = watched.judge(shrunk.run, record=True)
     finally:
         watched.close()
+    last = next((v for v in after.violations if v.signature == violation.signature), None)
+    if last is None:
+        return _not_shown_again(screen, violation, json_file)
     write_run(out, shrunk.run)
-    last = next((v for v in after.violations if v.signature == violation.signature), violation)
     _show(screen, run, shrunk, last, after, replay_command(out, target))
     entry = violation_entry(last, shrunk.run, out, target, shrunk.needs)
     return finish(json_file, {"version": 1, "verdict": "violated", "violations": [entry]}, "violated")
@@ -70,10 +72,17 @@ def _chosen(file: Path, result: RunResult, signature: str | None) -> Violation |
     return found
 
 
+def _not_shown_again(screen: Screen, violation: Violation, json_file: str | None) -> int:
+    message = f"{violation.signature}: not seen when the shrunk run was replayed"
+    screen.line(message)
+    undetermined = [{"code": "not-reproducible", "message": message, "times": 1}]
+    return finish(json_file, {"version": 1, "verdict": "undetermined", "undetermined": undetermined}, "undetermined")
+
+
 def _nothing_to_shrink(screen: Screen, result: RunResult, json_file: str | None) -> int:
     verdict = "undetermined" if result.undetermined else "passed"
     screen.line("there is nothing to shrink: the run breaks no invariant on this target")
-    show_replay_verdict(screen, verdict, code_and_message(result.undetermined), result)
+    show_replay_verdict(screen, verdict, code_and_message(result.undetermined), result, result.actions)
     return finish(json_file, {"version": 1, "verdict": verdict, "violations": []}, verdict)
 
 

@@ -137,7 +137,7 @@ class CacheSession:
     @staticmethod
     def _request_view(request: Any) -> RequestView:
         return RequestView(
-            _STATUS.get(request.status.name, "held"),  # type: ignore[arg-type]
+            "held" if request.is_finished() else _STATUS[request.status.name],  # type: ignore[arg-type]
             request.num_prompt_tokens,
             request.num_tokens,
             request.num_computed_tokens,

@@ -20,12 +20,18 @@ from kvcheck.targets.vllm.api import Api, accepted
 from kvcheck.targets.vllm.cache_session import CacheSession
 
 
+def refusal(layout: Layout) -> str:
+    """Why a layout cannot be driven at this level; empty if it can."""
+    beyond = layout.asynchronous or layout.connector is not None or layout.drafter is not None
+    return "at cache-manager level there are no overlapping steps, connectors or drafters" if beyond else ""
+
+
 class ManagerSession(CacheSession):
     """Drives one cache manager with synchronous steps."""
 
     def __init__(self, api: Api, layout: Layout) -> None:
-        if layout.asynchronous or layout.connector is not None or layout.drafter is not None:
-            raise UnsupportedLayout("at cache-manager level there are no overlapping steps, connectors or drafters")
+        if why := refusal(layout):
+            raise UnsupportedLayout(why)
         super().__init__(api, layout, api.manager(layout))
         self._all: dict[str, Any] = {}
         self._run: list[Any] = []

@@ -82,7 +82,10 @@ def _fetched(spec: str, version: str, mode: Mode) -> Release:
 
 
 def _tree(spec: str, folder: Path, mode: Mode) -> Release:
-    root = folder.expanduser().resolve()
+    try:
+        root = folder.expanduser().resolve()
+    except RuntimeError as error:  # ~somebody who is nobody
+        raise TargetError(f"{spec}: {error}") from error
     if not root.is_dir():
         raise TargetError(f"{spec}: no such folder")
     _require_core(spec, root)
