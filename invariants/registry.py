@@ -121,11 +121,13 @@ class Judge:
         ledger.begin(moment)
         for event in moment.observation.log:
             for check in self._by_event.get(type(event), ()):
-                found.extend(self._violation(check, f, moment) for f in check.check(event, ledger))
+                for finding in check.check(event, ledger):
+                    found.append(self._violation(check, finding, moment))  # noqa: PERF401  called very often
             ledger.apply(event)
         ledger.end(moment)
         for check in self._by_moment:
-            found.extend(self._violation(check, f, moment) for f in check.check(moment, ledger))
+            for finding in check.check(moment, ledger):
+                found.append(self._violation(check, finding, moment))  # noqa: PERF401
         return found
 
     def _violation(self, check: Invariant, finding: Finding, moment: Moment) -> Violation:

@@ -59,7 +59,9 @@ class Watch:
         for violation in self.judge.feed(moment):
             self.violations.setdefault(violation.signature, violation)
         if not moment.observation.skipped:
-            self.witnesses.update(w.name for w in self._situations if w.happens(moment, self.ledger))
+            for situation in self._situations:
+                if situation.happens(moment, self.ledger):
+                    self.witnesses[situation.name] += 1
         return moment
 
     def result(self, undetermined: str = "", trace: Trace | None = None) -> RunResult:
