@@ -1,4 +1,4 @@
-"""The cache manager alone, driven without the server's scheduler, on the oldest, the reference and the newest release."""
+"""The cache manager alone, driven without the server's scheduler, on three releases."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from helpers import full, layout_of, mamba, release_worker

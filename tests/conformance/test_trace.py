@@ -92,7 +92,9 @@ def test_the_recording_itself_is_sound(trace: Trace) -> None:
 CHANGES: dict[str, tuple[int, Callable[[Observation], Observation], set[str]]] = {
     "a reference is lost": (
         1,
-        viewed(refs=lambda view: tuple(count - (block == view.tables["a"][1][0]) for block, count in enumerate(view.refs))),
+        viewed(
+            refs=lambda view: tuple(count - (block == view.tables["a"][1][0]) for block, count in enumerate(view.refs))
+        ),
         {"ownership.references", "ownership.free-queue"},
     ),
     "the first free block is missing": (
@@ -131,9 +133,10 @@ def _shorter(event: Lookup) -> Lookup:
 def _elsewhere(plan: StepPlan | None) -> StepPlan:
     """The worker is told of the hit's blocks in the wrong order."""
     assert plan is not None
-    (item,) = plan.requests
+    other, item = plan.requests
+    assert (other.label, item.label) == ("a", "b")
     tables = tuple(tuple(reversed(table)) for table in item.tables)
-    return replace(plan, requests=(replace(item, tables=tables),))
+    return replace(plan, requests=(other, replace(item, tables=tables)))
 
 
 @pytest.mark.parametrize("name", CHANGES)

@@ -11,7 +11,7 @@ from helpers import Worker, chunked, full, layout_of, load, mamba, new, replace,
 
 from kvcheck.model.content import EMPTY, GARBAGE, POISON, UNSETTLED, Prefixes
 from kvcheck.model.layout import Connector, Drafter
-from kvcheck.model.observation import Register, Store
+from kvcheck.model.observation import Promises, Register, Store
 from kvcheck.model.shadow import StepResult
 
 NGRAM = Drafter(method="ngram", tokens=2)
@@ -185,6 +185,7 @@ def test_a_resumed_request_starts_a_new_table() -> None:
     worker = Worker(layout_of(full(2)))
     worker.run(new("a", (7, 8, 9), ((1, 2),)))
     worker.run(seq=2, preempted=("a",))
+    assert worker.rows == {}
     again = replace(new("a", (7, 8, 9), ((4, 5),)), kind="resumed")
     assert sound(worker.run(again, seq=3))
     assert worker.rows["a"].tables == [[4, 5]]
@@ -328,6 +329,18 @@ def test_a_state_without_a_block_is_a_bad_plan() -> None:
     assert texts == {"state column 1 is outside its table of 1"}
 
 
+def test_a_checkpoint_inside_a_chunk_lies_in_the_column_before_its_last() -> None:
+    """Twenty tokens in one chunk: the state after 18, the last multiple of 2 below the last token, is kept too."""
+    states = replace(mamba(8), checkpoint_blocks=1, checkpoint_alignment=2)
+    prompt = tuple(range(1, 21))
+    attention = tuple(range(4, 14))
+    for unit, kept in ((2, 18), (8, 16), (None, None)):
+        worker = Worker(layout_of(states, full(2), num_blocks=20), Promises(checkpoint_unit=unit))
+        assert sound(worker.run(new("a", prompt, ((0, 2, 3), attention)), fresh=(2, 3)))
+        assert worker.state(3) == worker.cell(0, "a", 20)
+        assert worker.state(2) == (POISON if kept is None else worker.cell(0, "a", kept))
+
+
 SPECULATIVE = layout_of(mamba(4, 2), drafter=NGRAM)
 
 
@@ -379,6 +392,25 @@ def test_accepted_drafts_that_pass_a_boundary_leave_its_state_in_its_column(acce
     assert worker.state(1) == worker.cell(0, "a", 8 if kept else 6)
     start = 7 + accepted
     assert sound(worker.run(running("a", start, 1, start + 1), seq=3))
+
+
+@pytest.mark.parametrize("accepted", [0, 1, 2])
+def test_a_step_with_drafts_moves_the_state_of_the_last_accepted_one(accepted: int) -> None:
+    """Two steps with drafts; the second one ends in the next block, so its state moves there from where it lies."""
+    worker = decoding((1,))
+    worker.run(running("a", 4, 3, 5, ((2, 3, 4),), drafts=2), seq=2, fresh=(2, 3, 4), accepted={"a": accepted})
+    start = 5 + accepted
+    item = running("a", start, 9 - start, start + 1, ((5, 6),), drafts=8 - start)
+    assert sound(worker.run(item, seq=3, fresh=(5, 6), accepted={"a": 0}))
+    assert worker.state(3) == worker.cell(0, "a", start + 1)
+
+
+def test_a_step_whose_known_tokens_end_at_a_boundary_leaves_the_state_there() -> None:
+    """Token 8 and two drafts run after 7: the step works in column 2, and column 1 ends at 8 tokens."""
+    worker = decoding((0, 1, 2, 3, 4), prompt=(7, 8, 9, 4, 5, 6, 3))
+    assert sound(worker.run(running("a", 7, 3, 8, drafts=2), seq=2, accepted={"a": 0}))
+    assert worker.state(2) == worker.cell(0, "a", 8)
+    assert worker.state(1) == worker.cell(0, "a", 8)
 
 
 # ---- drafts in attention ---------------------------------------------------------------------------------------------
@@ -479,11 +511,12 @@ def test_several_modules_look_further_and_prefill_again_what_they_could_not_sett
 
 
 def test_tokens_before_a_hit_are_not_prefilled_again() -> None:
-    """After a hit of 4 nothing below 4 is written again, though two modules would start one token earlier."""
+    """After a hit of 4 nothing below 4 is written again, though two modules would start one token earlier; nor is
+    position 3, which goes with a's sixth token, read by ``b``: where nothing was hit it would have been new."""
     worker = Worker(layout_of(full(4), drafter=TWO_MODULES))
     worker.run(new("a", (7, 8, 9, 4, 5, 6), ((1, 2),)))
     before = draft_cells(worker, 1, 4)
-    worker.run(new("b", (7, 8, 9, 4, 5, 6, 3), ((1, 3),), start=4), seq=2)
+    assert sound(worker.run(new("b", (7, 8, 9, 4, 5, 1, 3), ((1, 3),), start=4), seq=2))
     assert draft_cells(worker, 1, 4) == before
 
 
@@ -526,9 +559,9 @@ def test_a_load_leaves_the_local_hit_alone() -> None:
 def test_a_load_that_does_not_arrive_whole_leaves_garbage_and_says_where() -> None:
     """Of eight external tokens three arrive: position 3 on is garbage, and so is the one state."""
     worker = Worker(CONNECTED)
-    tables = ((1, 3, 4), (0, 5, 6))
+    tables = ((1, 3, 4), (2, 5, 6))
     part = load("b", 0, 8, tables, arrives=3)
-    result = worker.run(new("b", PROMPT, tables, start=8), fresh=(1, 3, 4, 5, 6), loads=(part,))
+    result = worker.run(new("b", PROMPT, tables, start=8), fresh=(1, 2, 3, 4, 5, 6), loads=(part,))
     assert [(w.group, w.what, w.position, w.held) for w in result.wrong] == [
         (1, "state", 7, "what a failed load left"),
         (0, "forward", 3, "what a failed load left"),

@@ -5,8 +5,21 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from helpers import Bench, full, layout_of, load, mamba, new, release_worker, replace, request_view, running, step
-from helpers import view_of, window
+from helpers import (
+    Bench,
+    full,
+    layout_of,
+    load,
+    mamba,
+    new,
+    release_worker,
+    replace,
+    request_view,
+    running,
+    step,
+    view_of,
+    window,
+)
 
 from kvcheck.invariants.witnesses import WITNESSES, possible_witnesses
 from kvcheck.layouts.presets import preset
@@ -20,7 +33,6 @@ ONE = layout_of(full(2))
 HYBRID = layout_of(full(2), mamba(2))
 DRAFTING = layout_of(full(4), drafter=Drafter(method="ngram", tokens=2))
 CONNECTED = layout_of(full(2), mamba(2), connector=Connector(divergent=True))
-PREFILL = new("a", PROMPT, ((1, 2, 3, 4),), start=4)
 
 
 def bench(layout: Layout = ONE) -> Bench:
@@ -41,10 +53,10 @@ def running_before(status: str = "running", **numbers: int) -> Bench:
 # ---- what they mean --------------------------------------------------------------------------------------------------
 
 
-def test_a_hit_is_a_start_of_a_request_that_did_not_run() -> None:
-    assert "hit" in bench().witnessed(Schedule(), plan=step(PREFILL))
-    assert "hit" not in bench().witnessed(Schedule(), plan=step(replace(PREFILL, start=0)))
-    assert "hit" not in bench().witnessed(Schedule(), plan=step(running("a", 4, 1, 8)))
+def test_a_hit_is_local() -> None:
+    for local, external in ((4, 0), (4, 2), (0, 4), (0, 0)):
+        begin = Begin("a", 0, local, external, 1, 0, False)
+        assert ("hit" in bench(CONNECTED).witnessed(Schedule(), begin)) == (local > 0)
 
 
 def test_a_partial_hit_ends_inside_a_scheduler_block() -> None:
