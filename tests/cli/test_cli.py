@@ -6,6 +6,7 @@ import errno
 import functools
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -46,7 +47,8 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Let commands drive toys; called with the labels of the runs to draw."""
     limits = Limits(stall_seconds=1.0)
     watched = functools.partial(Watched, limits=limits, loader=LOADER, searcher=SEARCHER)
-    monkeypatch.setattr(fuzz, "Plan", functools.partial(Plan, limits=limits, loader=LOADER, searcher=SEARCHER))
+    monkeypatch.setattr(fuzz, "Plan", functools.partial(Plan, limits=limits, loader=LOADER))
+    monkeypatch.setitem(fuzz.SEARCHERS, "scheduler", SEARCHER)
     monkeypatch.setattr(replay, "Watched", watched)
     monkeypatch.setattr(shrink, "Watched", watched)
     for module in (fuzz, replay, shrink):
@@ -258,7 +260,8 @@ from kvcheck.cli.main import run
 from kvcheck.engines.campaign import Plan
 from kvcheck.model.layout import Group
 from kvcheck.model.observation import TargetInfo
-fuzz.Plan = functools.partial(Plan, loader=LOADER, searcher=SEARCHER)
+fuzz.Plan = functools.partial(Plan, loader=LOADER)
+fuzz.SEARCHERS["scheduler"] = SEARCHER
 fuzz.describe = lambda spec: TargetInfo(spec=spec, version="1")
 sys.exit(run(sys.argv[1:]))
 """
@@ -313,7 +316,6 @@ def test_a_reader_that_goes_away() -> None:
 
 
 def test_colours_only_on_a_terminal() -> None:
-    pty = pytest.importorskip("pty")
     for arguments, coloured in (((), True), (("--no-color",), False)):
         leader, follower = pty.openpty()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TERM": "xterm-256color",

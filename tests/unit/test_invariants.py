@@ -436,13 +436,14 @@ def _() -> Outcome:
 
 @case("ownership.leak", r"the server is idle and 1 blocks are not free: \[3\]")
 def _() -> Outcome:
-    """Whatever is still outstanding may hold blocks; so does a request."""
+    """Whatever is still outstanding may hold blocks; so does a request, but not one that is held for nobody."""
     lost = view_of(TWO, holders=((3, 1),))
     sound = viewing(view_of(TWO)) + viewing(replace(lost, deferred=1))
     for outstanding in ("in_flight", "pending_loads", "pending_stores", "unreported"):
         sound += viewing(lost, **{outstanding: 1})
-    sound += viewing(replace(lost, requests={"a": request_view("held")}))
-    return Outcome(viewing(lost), sound)
+    sound += viewing(replace(lost, requests={"a": request_view("held")}), pending_stores=1)
+    sound += viewing(replace(lost, requests={"a": request_view("waiting")}))
+    return Outcome(viewing(lost) + viewing(replace(lost, requests={"a": request_view("held")})), sound)
 
 
 @case("ownership.leak", "the server is idle")
@@ -740,7 +741,7 @@ def _() -> Outcome:
     sound = declined(done=True) + declined(asked=False) + declined(deferred=1) + declined(holders=((4, 1),))
     for outstanding in ("in_flight", "pending_loads", "pending_stores", "unreported"):
         sound += declined(**{outstanding: 1})
-    for status in ("loading", "held", "idle"):
+    for status in ("loading", "idle"):
         sound += declined(status)
     return Outcome(declined(), sound)
 
