@@ -25,9 +25,9 @@ from kvcheck.cli.main import run
 from kvcheck.engines.campaign import Plan
 from kvcheck.engines.watched import Watched
 from kvcheck.engines.workers import Limits
-from kvcheck.files import read_run, write_json, write_run, write_whole
+from kvcheck.files import read_run, write_json, write_run, write_trace, write_whole
 from kvcheck.model.layout import Group
-from kvcheck.model.observation import TargetInfo
+from kvcheck.model.observation import Observation, Promises, Retold, TargetInfo, Trace
 
 CORE = ["version", "kvcheck", "verdict", "target", "target_resolved", "seed", "runs", "actions", "seconds",
         "interrupted", "violations", "undetermined", "witnesses", "actions_by_kind"]  # fmt: skip
@@ -197,12 +197,15 @@ WRONG = [
     ["fuzz", "--target", "vllm==1"],
     ["fuzz", "--target", "path:."],
     ["fuzz", "--target", "path:/nonexistent"],
+    ["fuzz", "--target", "path:~nobody-is-called-this/x"],
     ["replay"],
     ["replay", "x.json"],
     ["replay", "y.json"],
     ["replay", "z.json"],
     ["replay", "none.json"],
     ["replay", "."],
+    ["replay", "a-name-that-is-too-long" * 20],
+    ["replay", "torn.json"],
     ["replay", "good.json", "--target", "nonsense"],
     ["replay", "good.json", "--json", "."],
     ["shrink", "good.json"],
@@ -217,10 +220,17 @@ def test_wrong_usage_is_one_line_and_status_3(arguments: list[str], capsys: pyte
     for name, content in BAD_FILES.items():
         write_whole(Path(name), content)
     write_run(Path("good.json"), run_of("a"))
+    unheard_of = Observation(index=0, log=(Retold("nobody", ()),))
+    write_trace(Path("torn.json"), Trace(run_of("a"), TargetInfo(spec="toy"), Promises(), (unheard_of,)))
     assert run(arguments) == 3
     captured = capsys.readouterr()
     assert captured.out == ""
     assert re.fullmatch(r"kvcheck: [^\n]+\n", captured.err)
+
+
+def test_a_layout_that_the_level_cannot_drive(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fuzz", "--target", "toy", "--layout", "gdn_mtp_unit", "--level", "manager"]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_layout_that_nothing_is_called(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -263,6 +273,11 @@ from kvcheck.model.observation import TargetInfo
 fuzz.Plan = functools.partial(Plan, loader=LOADER)
 fuzz.SEARCHERS["scheduler"] = SEARCHER
 fuzz.describe = lambda spec: TargetInfo(spec=spec, version="1")
+begin = fuzz.Campaign.run
+def begun(*arguments):
+    Path("begun").touch()  # from here on an interruption is answered
+    return begin(*arguments)
+fuzz.Campaign.run = begun
 sys.exit(run(sys.argv[1:]))
 """
 
@@ -285,7 +300,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 20.0) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption(labels: str, status: int, number: signal.Signals) -> None:
     with started(labels, "--json", "f.json") as process:
-        time.sleep(1.0)
+        wait_for(lambda: Path("begun").exists())
         wait_for(lambda: status == 2 or list(Path().glob("kvcheck-out/*/*/run.json")))
         time.sleep(1.0)
         process.send_signal(number)

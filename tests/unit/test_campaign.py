@@ -10,12 +10,14 @@ import msgspec
 import pytest
 from toys import LAYOUT, LOADER, SEARCHER, run_of
 
+from kvcheck.engines.buckets import MOST_LOST, Buckets
 from kvcheck.engines.campaign import Campaign, CampaignResult, Plan
 from kvcheck.engines.findings import Findings, folder_name
 from kvcheck.engines.seeds import seed_of_run
 from kvcheck.engines.tally import MOST_UNDETERMINED, Tally
 from kvcheck.engines.workers import Limits
 from kvcheck.files import expected_verdicts, read_run
+from kvcheck.invariants.registry import Violation
 from kvcheck.targets.errors import TargetError
 
 
@@ -90,6 +92,20 @@ def test_what_does_not_happen_again_is_undetermined(tmp_path: Path, labels: Any)
     assert codes(result) == {"not-reproducible"}
     assert len(list((tmp_path / "out" / "undetermined").rglob("trace-*.json"))) == 2
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["undetermined"]
+
+
+def test_a_bucket_whose_run_does_not_happen_again_takes_another(tmp_path: Path) -> None:
+    buckets = Buckets(Findings(tmp_path, "toy"))
+    violation = Violation("system.exception", "crash", "x", "system.exception AssertionError fail", 0)
+    for index in range(MOST_LOST + 2):
+        buckets.sort(violation, run_of(f"fail-{index}"), index)
+        bucket = buckets.take("found", "shrinking")
+        if bucket is not None:
+            assert bucket.index == index
+            bucket.state, bucket.lost = "lost", bucket.lost + 1
+    assert index == MOST_LOST + 1
+    assert bucket is None
+    assert buckets.all() == ()
 
 
 def test_a_worker_that_dies_does_not_end_the_campaign(tmp_path: Path, labels: Any) -> None:
