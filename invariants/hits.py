@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
-from kvcheck.invariants.ledger import Ledger
+from kvcheck.invariants.ledger import Key, Ledger
 from kvcheck.invariants.reach import longest_hit
 from kvcheck.invariants.registry import Finding, Severity, invariant
 from kvcheck.model.observation import Begin, Lookup
+
+
+def _missed(lookup: Lookup, ledger: Ledger, there: Container[Key], text: str) -> Iterator[Finding]:
+    """A longer hit than the lookup's that these keys would serve."""
+    if lookup.how != "agreed" or not lookup.label:
+        return
+    possible = longest_hit(ledger, there, lookup.label, lookup.cap, lookup.length)
+    if possible > lookup.length:
+        groups = tuple(range(len(ledger.layout.groups)))
+        yield Finding(f"{lookup.label} hits {lookup.length} tokens, but {text.format(possible)}", groups)
 
 
 @invariant(
@@ -19,14 +29,7 @@ from kvcheck.model.observation import Begin, Lookup
 )
 def complete(lookup: Lookup, ledger: Ledger) -> Iterator[Finding]:
     """A lower bound from first principles, computed from the keys that exist at the instant of the lookup."""
-    if lookup.how != "agreed" or not lookup.label:
-        return
-    possible = longest_hit(ledger, ledger.keys, lookup.label, lookup.cap, lookup.length)
-    if possible > lookup.length:
-        yield Finding(
-            f"{lookup.label} hits {lookup.length} tokens, but all groups hold its first {possible}",
-            tuple(range(len(ledger.layout.groups))),
-        )
+    return _missed(lookup, ledger, ledger.keys, "all groups hold its first {}")
 
 
 @invariant(
@@ -38,14 +41,7 @@ def complete(lookup: Lookup, ledger: Ledger) -> Iterator[Finding]:
 )
 def repeat(lookup: Lookup, ledger: Ledger) -> Iterator[Finding]:
     """The promise is computed from the stops that were really made, the cap, and what is kept of them."""
-    if lookup.how != "agreed" or not lookup.label:
-        return
-    possible = longest_hit(ledger, ledger.promised, lookup.label, lookup.cap, lookup.length)
-    if possible > lookup.length:
-        yield Finding(
-            f"{lookup.label} hits {lookup.length} tokens, but its first {possible} were computed and not evicted",
-            tuple(range(len(ledger.layout.groups))),
-        )
+    return _missed(lookup, ledger, ledger.promised, "its first {} were computed and not evicted")
 
 
 @invariant(

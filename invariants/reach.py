@@ -14,8 +14,8 @@ def longest_hit(ledger: Ledger, keys: Container[Key], label: str, cap: int, abov
     Strict on purpose, because it is a lower bound: an EAGLE group must have the unit that it looks further for,
     and nothing past ``cap`` is counted on.
     """
-    layout, step = ledger.layout, ledger.promises.partial_hits and ledger.layout.hash_block
-    granularity = step or layout.scheduler_block
+    layout = ledger.layout
+    granularity = layout.hash_block if ledger.promises.partial_hits else layout.scheduler_block
     length = round_down(cap - ledger.promises.hash_lookahead + 1, granularity)
     length = min(length, round_down(cap, granularity))
     groups = sorted(range(len(layout.groups)), key=lambda g: layout.groups[g].kind != "mamba")

@@ -52,11 +52,15 @@ def show_verdict(screen: Screen, result: CampaignResult) -> None:
 
 def _meaning(result: CampaignResult) -> str:
     if result.verdict == "violated":
-        return f"{len(result.buckets)} different violations"
+        return _violations(len(result.buckets))
     if result.verdict == "undetermined":
         return "no violation was found, but not everything was looked at"
     reached = sum(1 for count in result.witnesses.values() if count)
     return f"no violation in these runs, which came to all {reached} situations that the layouts allow; no proof"
+
+
+def _violations(count: int) -> str:
+    return "1 violation" if count == 1 else f"{count} different violations"
 
 
 def show_replay_verdict(
@@ -67,7 +71,7 @@ def show_replay_verdict(
     done = f"{result.actions} actions, {result.skipped} of them without a subject"
     meaning = {
         "passed": "this run breaks no invariant",
-        "violated": f"{len(result.violations)} different violations{ended}",
+        "violated": _violations(len(result.violations)) + ended,
         "undetermined": ": ".join(undetermined),
     }[verdict]
     screen.line()
