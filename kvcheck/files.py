@@ -24,6 +24,9 @@ VERSION = 1
 T = TypeVar("T")
 
 
+MOST_TOKEN = 2**31 - 1
+
+
 class InputError(Exception):
     """A file that cannot be read as what it should be; the message is one line."""
 
@@ -126,6 +129,13 @@ def _check_run(file: Path, run: Run) -> None:
     if run.version != VERSION:
         raise InputError(f"{file}: run version {run.version} is not known ({VERSION} is)")
     _valid(file, run.layout)
+    for index, action in enumerate(run.actions):
+        label = getattr(action, "label", "-")
+        if not label or not label.isprintable():
+            raise InputError(f"{file}: the label of action {index} is empty or cannot be printed")
+        tokens = (*getattr(action, "prompt", ()), getattr(action, "max_tokens", 1))
+        if not all(0 <= token <= MOST_TOKEN for token in tokens):
+            raise InputError(f"{file}: action {index} has a token, or max_tokens, below 0 or above {MOST_TOKEN}")
 
 
 def _valid(file: Path, layout: Layout) -> Layout:

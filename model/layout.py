@@ -19,6 +19,8 @@ NEXT_TOKEN_DRAFTERS: frozenset[str] = frozenset({"eagle", "eagle3", "mtp"})
 """Drafters whose cached content at a position depends on the token after it."""
 
 MOST_GROUPS = 64
+MOST_SIZE = 1_000_000
+"""Of any size in blocks or tokens: more is no scope to check, and would only be slow."""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -277,7 +279,10 @@ def _size_problems(layout: Layout) -> list[str]:
         "steps_in_flight": layout.steps_in_flight,
         "dcp": layout.dcp,
     }
-    found = [f"{name} must be at least 1, not {value}" for name, value in positive.items() if value < 1]
+    sizes = positive | {f"block_size of group {i}": group.block_size for i, group in enumerate(layout.groups)}
+    found = [
+        f"R1: {name} is {value}, not 1 to {MOST_SIZE}" for name, value in sizes.items() if not 1 <= value <= MOST_SIZE
+    ]
     if layout.version != 1:
         found.append(f"layout version {layout.version} is not known (1 is)")
     if not 0 < len(layout.groups) <= MOST_GROUPS:

@@ -47,8 +47,8 @@ def fail(text):
 )
 
 
-def arrival(label: str) -> Arrive:
-    return Arrive(label=label, prompt=(1, 2, 3))
+def arrival(label: str, prompt: tuple[int, ...] = (1, 2, 3)) -> Arrive:
+    return Arrive(label=label, prompt=prompt)
 
 
 def run_of(*labels: str) -> Run:

@@ -25,7 +25,7 @@ def _account(bucket: Bucket, spec: str) -> Account:
     return Account(
         violation=bucket.violation,
         run=bucket.run,
-        reproduce=replay_command(bucket.file, spec),
+        reproduce=replay_command(bucket.file, spec) if bucket.file.is_file() else "its run could not be written",
         trace=bucket.trace,
         needs=bucket.needs,
         remark=remark,

@@ -18,14 +18,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from toys import LAYOUT, LOADER, SEARCHER, run_of
+from toys import LAYOUT, LOADER, SEARCHER, arrival, run_of
 
 from kvcheck.cli.commands import fuzz, replay, shrink
 from kvcheck.cli.main import run
 from kvcheck.engines.campaign import Plan
 from kvcheck.engines.watched import Watched
 from kvcheck.engines.workers import Limits
-from kvcheck.files import read_run, write_json, write_run, write_trace, write_whole
+from kvcheck.files import read_run, run_text, write_json, write_run, write_trace, write_whole
+from kvcheck.model.actions import Schedule
 from kvcheck.model.layout import Group
 from kvcheck.model.observation import Observation, Promises, Retold, TargetInfo, Trace
 
@@ -180,7 +181,14 @@ def test_a_layout_that_is_shown_can_be_used(capsys: pytest.CaptureFixture[str], 
     assert report_of("f.json")["layout"]["groups"][0]["kind"] == "sliding_window"
 
 
-BAD_FILES = {"x.json": b'{"version": 1, "layout": 5}', "y.json": b"not json", "z.json": b"\xff\xfe"}
+BAD_FILES = {
+    "x.json": b'{"version": 1, "layout": 5}',
+    "y.json": b"not json",
+    "z.json": b"\xff\xfe",
+    "forged.json": run_text(run_of("a\n[1] passed")).encode(),
+    "vast.json": run_text(run_of("a")).replace("[1,2,3]", "[1,2,9999999999999999999999]").encode(),
+    "huge.json": run_text(run_of("a")).replace('"num_blocks":20', '"num_blocks":2000000').encode(),
+}
 WRONG = [
     ["nosuch"],
     ["--bad"],
@@ -206,6 +214,9 @@ WRONG = [
     ["replay", "."],
     ["replay", "a-name-that-is-too-long" * 20],
     ["replay", "torn.json"],
+    ["replay", "forged.json"],
+    ["replay", "vast.json"],
+    ["replay", "huge.json"],
     ["replay", "good.json", "--target", "nonsense"],
     ["replay", "good.json", "--json", "."],
     ["shrink", "good.json"],
@@ -226,6 +237,12 @@ def test_wrong_usage_is_one_line_and_status_3(arguments: list[str], capsys: pyte
     captured = capsys.readouterr()
     assert captured.out == ""
     assert re.fullmatch(r"kvcheck: [^\n]+\n", captured.err)
+
+
+def test_a_run_without_a_request_says_nothing(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(Path("run.json"), msgspec.structs.replace(run_of(), actions=(arrival("a", ()), Schedule())))
+    assert run(["replay", "run.json", "--target", "toy"]) == 2
+    assert "accept no request" in capsys.readouterr().out
 
 
 def test_a_layout_that_the_level_cannot_drive(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -268,6 +285,7 @@ from toys import *
 from kvcheck.cli.commands import fuzz
 from kvcheck.cli.main import run
 from kvcheck.engines.campaign import Plan
+from kvcheck.model.actions import Schedule
 from kvcheck.model.layout import Group
 from kvcheck.model.observation import TargetInfo
 fuzz.Plan = functools.partial(Plan, loader=LOADER)

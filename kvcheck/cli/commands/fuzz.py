@@ -155,7 +155,8 @@ def show(screen: Screen, result: CampaignResult) -> None:
         if number <= MOST_ACCOUNTS:
             show_account(screen, account, number)
         else:
-            screen.line(f"[{number}] {account.violation.signature}: {account.reproduce}")
+            remark = f"{account.violation.signature} ({account.remark})"
+            screen.line(f"[{number}] {remark}: {account.reproduce}")
         keep_account(file, account)
     show_verdict(screen, result)
 

@@ -15,13 +15,14 @@ from kvcheck.engines.watched import Watched, code_and_message
 from kvcheck.files import (
     RUN_FILE,
     InputError,
+    OutputError,
     expected_verdicts,
     one_line,
     read_run_or_trace,
     require_writable,
     write_trace,
 )
-from kvcheck.model.actions import Run
+from kvcheck.model.actions import Arrive, Run
 from kvcheck.model.observation import TargetInfo, Trace
 from kvcheck.report.account import Account, replay_command, show_account
 from kvcheck.report.campaign_json import Core, resolved, violation_entry
@@ -51,6 +52,8 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
             return "" if result.violations else result.undetermined
         if result.actions <= result.skipped:
             return "nothing-happened: no action of this run had a subject"
+        if result.trace is not None and not _anybody_arrived(result.trace):
+            return "nothing-happened: the server would accept no request of this run"
         return ""
 
     @property
@@ -59,6 +62,11 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
         if self.result.violations:
             return "violated"
         return "undetermined" if self.undetermined else "passed"
+
+
+def _anybody_arrived(trace: Trace) -> bool:
+    seen = zip(trace.run.actions, trace.observations, strict=False)
+    return any(isinstance(action, Arrive) and not observation.skipped for action, observation in seen)
 
 
 @click.command()
@@ -80,12 +88,21 @@ def command(path: Path, target: str | None, record: Path | None, json_file: str 
     else:
         run = found.run if isinstance(found, Trace) else found
         replay = judged_on_target(path, run, target or target_of(path))
-    if record is not None and replay.result.trace is not None:
-        write_trace(record, replay.result.trace)
     show(screen, replay)
-    if record is not None and replay.result.trace is None:
-        screen.line(f"{record} was not written: the run gave no recording", "yellow")
+    if record is not None:
+        screen.line(_recorded(record, replay.result.trace), "yellow")
     return finish(json_file, replay_report(replay), replay.verdict)
+
+
+def _recorded(file: Path, trace: Trace | None) -> str:
+    """Write a recording; what became of it. The verdict does not depend on it."""
+    if trace is None:
+        return f"{file} was not written: the run gave no recording"
+    try:
+        write_trace(file, trace)
+    except OutputError as error:
+        return f"the recording is lost: {error}"
+    return f"recorded in {file}"
 
 
 def target_of(path: Path) -> str:
