@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,7 +26,7 @@ Keys = tuple[tuple[int, int, int, int], ...]
 """Group, block, prefix length and name of each key."""
 
 
-class CacheSession:
+class CacheSession(ABC):
     """Observes one cache manager. Subclasses drive it, and say which requests there are."""
 
     def __init__(self, api: Api, layout: Layout, manager: Any) -> None:
@@ -41,21 +42,21 @@ class CacheSession:
         self._arrivals: dict[str, Arrive] = {}
         self._books: tuple[Keys, Keys] = ((), ())
 
+    @abstractmethod
     def _requests(self) -> dict[str, Any]:
         """The server's requests by label."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _running(self) -> Iterable[Any]:
         """Those that run."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _waiting(self) -> Iterable[Iterable[Any]]:
         """The queues of those that do not."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _holders(self) -> tuple[tuple[tuple[int, int], ...], int]:
         """References outside the tables, by block, and how many blocks await a step in flight."""
-        raise NotImplementedError
 
     def _made_request(self, arrive: Arrive) -> Any:
         """The server's request object for an arrival."""
