@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvcheck.invariants.ledger import NOBODY, Ledger
-from kvcheck.invariants.reach import block_serves, needed_columns
+from kvcheck.invariants.reach import block_serves, needed_columns, serves
 from kvcheck.invariants.registry import Finding, Severity, invariant
 from kvcheck.model.observation import Begin, Lookup
 
@@ -49,6 +49,28 @@ def valid(lookup: Lookup, ledger: Ledger) -> Iterator[Finding]:
                 f"{lookup.label} hits {lookup.length} tokens, but in group {group} column {column} {what}", (group,)
             )
             break
+
+
+@invariant(
+    "agreement.peek",
+    "an EAGLE group resumes only where it has found the unit behind, which is then computed again",
+    Severity.DRAFT_QUALITY,
+    "R4.5 R4.8 R10.5",
+    event=Lookup,
+)
+def peek(lookup: Lookup, ledger: Ledger) -> Iterator[Finding]:
+    """Without it the last entries of the hit may stem from a request that went on with another token (R1.21)."""
+    ledger.peeked[lookup.label] = found = {
+        group
+        for group in ledger.promises.drops
+        if not lookup.length or serves(ledger, ledger.keys, lookup.label, group, lookup.length, lookup.cap)
+    }
+    missing = [group for group in ledger.promises.drops if group not in found]
+    if lookup.how == "agreed" and lookup.label and missing:
+        yield Finding(
+            f"{lookup.label} hits {lookup.length} tokens, but group {missing[0]} has not found the unit behind them",
+            (missing[0],),
+        )
 
 
 @invariant(

@@ -22,15 +22,14 @@ def _wrong(moment: Moment, what: str, exempt: Container[str] = ()) -> Iterator[F
 
 
 def _discarded(moment: Moment, label: str) -> bool:
-    """Whether a load failed in this step and the server takes back what the request computed in it (R7.10)."""
+    """Whether nobody sees what the request computed in this step: the server keeps no token of it and counts none as
+    computed (R7.10, R8.8). What it wrote is judged by its keys."""
     plan, view, processed = moment.executed, moment.view, moment.observation.processed
     if plan is None or view is None or processed is None or processed.kept.get(label):
         return False
-    if not any(load.arrives is not None and not load.asynchronous for load in plan.loads):
-        return False
     request = view.requests.get(label)
     item = next(r for r in plan.requests if r.label == label)
-    return request is None or request.computed < item.start + item.count
+    return request is None or request.computed - request.in_flight < item.start + item.count
 
 
 def _sentence(read: WrongRead) -> str:
@@ -81,7 +80,18 @@ def store(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
 )
 def draft(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
     """Costs accepted drafts, never a right answer. A session whose tokens were replaced is promised nothing here."""
-    return _wrong(moment, "draft", ledger.retold)
+    if not any(read.what == "draft" for read in moment.wrong):
+        return
+    excused = {read.label for read in moment.wrong if _duplicate(read, ledger)} | ledger.retold
+    yield from _wrong(moment, "draft", excused)
+
+
+def _duplicate(read: WrongRead, ledger: Ledger) -> bool:
+    """Whether the entry lies in a hit that was looked for as far as it should be: then its key had a block that was
+    followed by other tokens, which keys do not tell (R1.21)."""
+    if ledger.promises.drafts_of_duplicates or read.position >= ledger.resumed_at.get(read.label, 0):
+        return False
+    return read.group in ledger.peeked.get(read.label, ())
 
 
 @invariant(

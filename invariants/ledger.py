@@ -53,7 +53,8 @@ class Ledger:
 
     ``keys``: block -> its registration, by key. ``ever``: keys registered since the last reset. ``promised``: keys
     that R5 promises for what was computed, less those evicted since. ``due``: registrations whose step has not run
-    yet, with the number of the pass that they wait for. ``resumed_at``: tokens of the last local hit, by label.
+    yet, with the number of the pass that they wait for. ``resumed_at``: tokens of the last local hit, by label;
+    ``peeked``: EAGLE groups that had the unit behind it.
     """
 
     def __init__(self, layout: Layout, promises: Promises, shadow: Shadow) -> None:
@@ -73,6 +74,7 @@ class Ledger:
         self.failed_loads: set[str] = set()
         self.loaded: set[str] = set()
         self.resumed_at: dict[str, int] = {}
+        self.peeked: dict[str, set[int]] = {}
         self.promised: set[Key] = set()
         self.promised_up_to: dict[tuple[str, int], int] = {}
         self.arrivals: dict[str, Arrive] = {}

@@ -48,6 +48,7 @@ class Prefixes:
         root = _mix(0x51ED270B, adapter)
         for character in salt:
             root = _mix(root, ord(character))
+        self.extra_keys = salt, adapter
         self._root = root
         self.tokens: list[int] = []
         self._ids: list[int] = []
@@ -66,11 +67,6 @@ class Prefixes:
         """Forget everything from position ``length`` on (a session that discards what it had sampled)."""
         del self.tokens[length:], self._ids[length:]
         self._array = self._array[:length]
-
-    def next_token(self, length: int) -> int:
-        """What sampling gives after the first ``length`` tokens (at least one)."""
-        self._grow(length)
-        return SAMPLED_TOKENS[self._ids[length - 1] % len(SAMPLED_TOKENS)]
 
     def id_of(self, length: int) -> int:
         """Identity of the prefix of ``length`` tokens (at least one)."""

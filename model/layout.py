@@ -8,7 +8,9 @@ from typing import Literal
 
 import msgspec
 
+from kvcheck.model import laws
 from kvcheck.model.arith import ceil_div
+from kvcheck.model.faults import NO_FAULTS, Faults
 
 Kind = Literal["full", "mla", "sliding_window", "chunked_local", "mamba"]
 Method = Literal["eagle", "eagle3", "mtp", "dflash", "dspark", "draft_model", "ngram"]
@@ -75,6 +77,18 @@ class Drafter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if not self.is_eagle:
             return 0
         return self.tokens if self.method == "mtp" and min(self.modules, self.tokens) > 1 else 1
+
+    @property
+    def lookahead(self) -> int:
+        """Places behind a step's tokens that the drafter writes to, in tokens (R8.6)."""
+        if self.method == "dflash":
+            return self.tokens + 1
+        return 0 if self.method == "ngram" else self.tokens
+
+    @property
+    def slots(self) -> int:
+        """Places of the token budget that each request takes besides its tokens."""
+        return {"dflash": self.tokens, "dspark": self.tokens - 1, "draft_model": 1}.get(self.method, 0)
 
     @property
     def content_lookahead(self) -> int:
@@ -152,11 +166,21 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.drafter.tokens if self.drafter else 0
 
     @property
+    def lookahead(self) -> int:
+        """Places behind a step's tokens that the drafter writes to, in tokens."""
+        return self.drafter.lookahead if self.drafter else 0
+
+    @property
+    def draft_slots(self) -> int:
+        """Places of the token budget that each request takes besides its tokens."""
+        return self.drafter.slots if self.drafter else 0
+
+    @cached_property
     def prefill_lookahead(self) -> int:
         """m of R1."""
         return self.drafter.prefill_lookahead if self.drafter else 0
 
-    @property
+    @cached_property
     def reprefillable(self) -> int:
         """r of R1: tokens at the end of a prefill that may be prefilled again."""
         return max(0, self.prefill_lookahead - 1)
@@ -183,13 +207,16 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return self.match_unit
         return math.gcd(*(self.block_tokens(i) for i in range(len(self.groups))))
 
+    @cached_property
+    def mamba_block(self) -> int:
+        """Block size of the Mamba groups in tokens; 0 without any."""
+        return next((g.block_size for g in self.groups if not g.is_attention), 0)
+
     @property
     def chunk_grid(self) -> int:
         """Block size that prefill chunks are aligned to when a group keeps recurrent states (R8.4), in tokens."""
         smallest = min(g.block_size for g in self.groups)
-        if self.grid == "smallest":
-            return smallest
-        return next((g.block_size for g in self.groups if not g.is_attention), smallest)
+        return smallest if self.grid == "smallest" else self.mamba_block or smallest
 
     @cached_property
     def eagle_groups(self) -> frozenset[int]:
@@ -212,19 +239,20 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @cached_property
     def partial_hits(self) -> bool:
         """Whether hits may end inside a block (R3)."""
+        return self.partial_hits_with(NO_FAULTS)
+
+    def partial_hits_with(self, faults: Faults) -> bool:
+        """Whether hits end inside a block on a server with these faults."""
         h = self.hash_block
-        return (
-            len(self.groups) > 1
-            and self.caching
-            and self.dcp == 1
-            and any(not g.is_attention and g.block_size > h for g in self.groups)
-            and all(g.fine_grained or g.block_size == h for g in self.groups)
-        )
+        possible = len(self.groups) > 1 and self.caching and self.dcp == 1
+        wanted = any(laws.wants_partial_hits(not g.is_attention, g.block_size, h) for g in self.groups)
+        able = all(laws.can_end_inside(g.fine_grained, g.block_size, h) for g in self.groups)
+        return laws.partial_hits(possible, wanted, able, faults)
 
     @cached_property
     def granularity(self) -> int:
         """Every hit is a multiple of this many tokens (R3)."""
-        return self.hash_block if self.partial_hits else self.scheduler_block
+        return laws.granularity(self.partial_hits, self.hash_block, self.scheduler_block)
 
     def blocks_for_one(self, group: int) -> int:
         """Blocks that one request of the maximum length may hold in this group at a time (R8.6)."""

@@ -308,6 +308,8 @@ class Promises(msgspec.Struct, frozen=True, omit_defaults=True):
     ``prompt_tail``: tokens at the end of a prompt that the partial tail of a group without drop never covers.
     ``failed_by_request``: a failed load is told by request and not by blocks. ``checkpoint_unit``: Mamba layers that
     have checkpoint blocks keep a state within a prefill chunk, at a multiple of this many tokens; None: they do not.
+    ``drafts_of_duplicates``: draft content of a hit goes with the request's next token even where several blocks have
+    had its keys; no server without a hash lookahead can keep that wholly (R1.21).
     """
 
     hash_lookahead: int = 0
@@ -317,6 +319,7 @@ class Promises(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt_tail: int = 0
     failed_by_request: bool = False
     checkpoint_unit: int | None = None
+    drafts_of_duplicates: bool = True
 
 
 class TargetInfo(msgspec.Struct, frozen=True, omit_defaults=True):

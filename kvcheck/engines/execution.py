@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import PurePath
-from types import FrameType
 from typing import Any, ClassVar
 
 from kvcheck.invariants.moment import Moment
@@ -28,7 +25,6 @@ from kvcheck.model.actions import (
 from kvcheck.model.layout import Layout
 from kvcheck.model.observation import (
     CacheView,
-    Failure,
     Load,
     Observation,
     Processed,
@@ -38,13 +34,9 @@ from kvcheck.model.observation import (
 from kvcheck.model.shadow import Shadow, StepResult
 from kvcheck.targets.base import Session, StepOutput
 from kvcheck.targets.errors import TargetError
-from kvcheck.targets.recorded import RecordedFailure
+from kvcheck.targets.failures import failure_of
 
 NO_SUBJECT = "no such subject"
-
-
-class HarnessError(Exception):
-    """Something raised that is not the system under test: kvcheck itself or a stand-in is wrong."""
 
 
 class Execution:
@@ -63,6 +55,7 @@ class Execution:
         self.dead = False
         self.count = 0
         self.view: CacheView | None = None
+        self.last: Observation | None = None
         self.in_flight: deque[StepPlan] = deque()
         self.arrivals: dict[str, Arrive] = {}
         self.stores: dict[str, Store] = {}
@@ -89,6 +82,7 @@ class Execution:
             moment.observation = Observation(index=index, skipped="the server is dead")
         else:
             moment.observation = self._observe(action, moment)
+        self.last = moment.observation
         moment.pending_loads = len(self.shadow.loads)
         moment.pending_stores = len(self.stores)
         moment.in_flight = len(self.in_flight)
@@ -145,8 +139,9 @@ class Execution:
         self.in_flight.append(plan)
         self.shadow.issued(plan)
         for load in plan.loads:
-            if load.asynchronous:
+            if load.asynchronous:  # from here on a report is one of this load, and not a late one of an earlier load
                 self._reported.discard(load.label)
+                self._received = [label for label in self._received if label != load.label]
         return {"plan": plan}
 
     def _complete(self, action: Complete, moment: Moment) -> dict[str, Any]:
@@ -247,39 +242,3 @@ class Execution:
         if self.in_flight and not self.layout.asynchronous:
             return {"skipped": "a step is in flight"}
         return {} if self.session.reset(action.running) else {"refused": "the server declined"}
-
-
-def failure_of(error: BaseException) -> Failure:
-    """Type and place of an exception of the system under test.
-
-    Raises:
-        HarnessError: it did not come from there.
-    """
-    if isinstance(error, RecordedFailure):
-        return error.failure
-    frames = [pair for pair in traceback.walk_tb(error.__traceback__) if _package(pair[0]) in ("vllm", "kvcheck")]
-    theirs = [pair for pair in frames if _package(pair[0]) == "vllm"]
-    if not theirs or frames[-1] is not theirs[-1] or type(error).__name__ == "StandInUsed":
-        raise HarnessError(f"{type(error).__name__}: {error}") from error
-    last, line = theirs[-1]
-    return Failure(
-        type=type(error).__name__,
-        function=last.f_code.co_name,
-        file=_tail(last.f_code.co_filename),
-        line=line,
-        message=str(error).splitlines()[0][:300] if str(error) else "",
-        stack=tuple(frame.f_code.co_name for frame, _ in theirs[-8:]),
-    )
-
-
-def _package(frame: FrameType) -> str:
-    """The top-level package of the frame's module, by its name: folders are called `vllm` for many reasons."""
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
-
-
-def _tail(path: str) -> str:
-    """The path from the package on."""
-    parts = PurePath(path).parts
-    if "vllm" not in parts:
-        return path
-    return "/".join(parts[len(parts) - 1 - parts[::-1].index("vllm") :])

@@ -6,7 +6,7 @@ from collections import Counter
 
 import msgspec
 
-from kvcheck.engines.execution import Execution, HarnessError
+from kvcheck.engines.execution import Execution
 from kvcheck.invariants.ledger import Ledger
 from kvcheck.invariants.moment import Moment
 from kvcheck.invariants.registry import Judge, Severity, Violation
@@ -14,6 +14,7 @@ from kvcheck.invariants.witnesses import Witness, possible_witnesses
 from kvcheck.model.actions import Action, Run, kind_of
 from kvcheck.model.observation import Observation, Trace
 from kvcheck.targets.base import Session, Target, UnsupportedLayout
+from kvcheck.targets.failures import HarnessError
 from kvcheck.targets.recorded import RecordedSession
 
 SOFT = frozenset({Severity.LOST_REUSE, Severity.DRAFT_QUALITY, Severity.BOOKKEEPING})

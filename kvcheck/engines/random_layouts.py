@@ -304,7 +304,8 @@ def _with_settings(source: Source, core: Core, features: Features) -> Layout:
     drafts = core.drafter.tokens if core.drafter else 0
     max_requests = source.weighted(((4, 4), (1, 1), (2, 2), (3, 3), (5, 2)))
     max_model_len = _longest(source, scheduler_block)
-    budget = max(max_requests, 2 * drafts + 1, _token_budget(source, core)) + _draft_slots(core.drafter, max_requests)
+    budget = max(max_requests, 2 * drafts + 1, _token_budget(source, core))
+    budget += max_requests * (core.drafter.slots if core.drafter else 0)
     layout = Layout(
         groups=core.groups,
         num_blocks=1,
@@ -343,14 +344,6 @@ def _token_budget(source: Source, core: Core) -> int:
         return block * source.integer(1, 4) + source.integer(0, block)
     low, high = source.weighted((((8, 24), 5), ((1, 8), 2), ((24, 64), 3)))
     return source.integer(low, high)
-
-
-def _draft_slots(drafter: Drafter | None, max_requests: int) -> int:
-    """Tokens of the budget that the server sets aside for drafters that need more query positions than requests."""
-    if drafter is None:
-        return 0
-    slots = {"dflash": drafter.tokens, "dspark": drafter.tokens - 1, "draft_model": 1}
-    return max_requests * slots.get(drafter.method, 0)
 
 
 def _threshold(source: Source, drafts: int, most: int) -> int:

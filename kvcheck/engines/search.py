@@ -6,7 +6,7 @@ import random
 
 import msgspec
 
-from kvcheck.engines.execution import Execution, HarnessError
+from kvcheck.engines.execution import Execution
 from kvcheck.engines.judging import Watch
 from kvcheck.engines.random_layouts import Features, random_layout
 from kvcheck.engines.random_runs import RunGenerator, is_settled, settle_actions
@@ -15,6 +15,7 @@ from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Action, Level, Run
 from kvcheck.model.layout import Layout
 from kvcheck.targets.base import Session, Target, UnsupportedLayout
+from kvcheck.targets.failures import HarnessError
 
 MIN_LENGTH, MAX_LENGTH = 20, 110
 """Random actions of a run, before it settles."""

@@ -1,14 +1,15 @@
-"""From what the user wrote (`vllm==0.28.0`, `vllm`, `path:DIR`) to a target."""
+"""From what the user wrote (`model`, `vllm==0.28.0`, `vllm`, `path:DIR`) to a target."""
 
 from __future__ import annotations
 
 from kvcheck.model.observation import TargetInfo
 from kvcheck.targets.base import Target
+from kvcheck.targets.reference.target import MODEL, ReferenceTarget, describe_model, is_model
 from kvcheck.targets.vllm.release import resolve
 from kvcheck.targets.vllm.target import VllmTarget
 
-DEFAULT_TARGET = "vllm==0.28.0"
-FORMS = "vllm==X.Y.Z, vllm or path:DIR"
+DEFAULT_TARGET = MODEL
+FORMS = "model, model+FAULT, model@X.Y.Z, vllm==X.Y.Z, vllm or path:DIR"
 
 
 def describe(spec: str) -> TargetInfo:
@@ -17,6 +18,8 @@ def describe(spec: str) -> TargetInfo:
     Raises:
         TargetError: it names nothing, or what it names cannot be had.
     """
+    if is_model(spec):
+        return describe_model(spec)
     found = resolve(spec)
     return TargetInfo(
         spec=found.spec,
@@ -33,4 +36,4 @@ def load_target(spec: str) -> Target:
     Raises:
         TargetError: it cannot be had.
     """
-    return VllmTarget(resolve(spec))
+    return ReferenceTarget(spec) if is_model(spec) else VllmTarget(resolve(spec))

@@ -657,7 +657,8 @@ REAL = """
     import json, logging, random, sys
     from collections import Counter
 
-    from kvcheck.engines.execution import Execution, HarnessError
+    from kvcheck.engines.execution import Execution
+    from kvcheck.targets.failures import HarnessError
     from kvcheck.engines.random_layouts import random_layout
     from kvcheck.engines.random_runs import RunGenerator, settle_actions
     from kvcheck.engines.source import RandomSource

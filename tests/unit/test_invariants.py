@@ -148,6 +148,15 @@ def _() -> Outcome:
     return Outcome(broken, cached(HYBRID).feed(Schedule(), lookup("a", 4, ((1, 2), (0, 4)))))
 
 
+@case("agreement.peek", "a hits 4 tokens, but group 0 has not found the unit behind them")
+def _() -> Outcome:
+    """Registered are 4 tokens: an EAGLE group may resume at 2 and must compute the others again."""
+    drops = Promises(drops=(0,))
+    broken = cached(promises=drops).feed(Schedule(), lookup("a", 4, ((1, 2), (3, 4))))
+    sound = cached(promises=drops).feed(Schedule(), lookup("a", 2, ((1,), (3,))))
+    return Outcome(broken, sound)
+
+
 def begin(label: str = "a", local: int = 0, external: int = 0, new_tokens: int = 1, computed: int = 0) -> Begin:
     return Begin(label, computed, local, external, new_tokens, 0, False)
 

@@ -35,6 +35,13 @@ def _parameters(callable_: Callable[..., Any]) -> frozenset[str]:
     return frozenset(inspect.signature(callable_).parameters)
 
 
+class _InOrder(set[Any]):
+    """A set that is gone through in order, so that what is done for each member is the same in every process."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(sorted(super().__iter__()))
+
+
 class Api:
     """The release's classes, and one server's worth of objects made of them."""
 
@@ -317,10 +324,10 @@ class Api:
     def _connector_output(self, output: StepOutput) -> Any:
         made = self._outputs.KVConnectorOutput
         return made(
-            finished_sending=set(output.sent),
-            finished_recving=set(output.received),
-            invalid_block_ids=set(output.invalid),
-            **accepted(made, failed_recving=set(output.failed)),
+            finished_sending=_InOrder(output.sent),
+            finished_recving=_InOrder(output.received),
+            invalid_block_ids=_InOrder(output.invalid),
+            **accepted(made, failed_recving=_InOrder(output.failed)),
         )
 
     def draft_token_ids(self, labels: list[str], drafts: list[list[int]]) -> Any:

@@ -64,7 +64,18 @@ class CacheSession(ABC):
         self._names.arrive(arrive.label, arrive.prompt, arrive.salt, arrive.adapter)
         request = self._api.request(arrive, self._layout, len(self._arrivals))
         self._names.learn(arrive.label, request)
+        self._learn_with_tokens(request)
         return request
+
+    def _learn_with_tokens(self, request: Any) -> None:
+        """Name each hash when its last token comes: a session may discard that token and keep the hash."""
+        update = request.update_block_hashes
+
+        def updated() -> None:
+            update()
+            self._recorder.learn(request.request_id, request)
+
+        request.update_block_hashes = updated
 
     def evict(self, group: int, label: str, prefix: int) -> bool:
         """Evict the cached blocks with this key."""

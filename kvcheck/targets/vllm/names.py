@@ -26,6 +26,7 @@ class KeyNames:
         self._full: dict[bytes, tuple[int, int, int]] = {}
         self._hashes: dict[str, list[bytes]] = {}
         self._prefixes: dict[str, Prefixes] = {}
+        self._hashed: dict[str, Prefixes] = {}
         self._identity: dict[str, tuple[str, int]] = {}
         self._prompts: dict[str, int] = {}
 
@@ -34,6 +35,7 @@ class KeyNames:
         self._identity[label] = salt, adapter
         self._prefixes[label] = Prefixes(prompt, salt, adapter)
         self._hashes[label] = []
+        self._hashed[label] = Prefixes(prompt, salt, adapter)
         self._prompts[label] = len(prompt)
 
     def learn(self, label: str, request: Any) -> bool:
@@ -52,15 +54,23 @@ class KeyNames:
             self._prefixes[label] = Prefixes(tokens, *self._identity[label])
             while seen and (len(hashes) < len(seen) or hashes[len(seen) - 1] != seen[-1]):
                 seen.pop()
-        prefixes = self._prefixes[label]
+        hashed = self._hashed_tokens(label, tokens, len(seen) * self._hash_block)
         for index in range(len(seen), len(hashes)):
             raw = bytes(hashes[index])
             length = (index + 1) * self._hash_block
-            key = (length, prefixes.id_of(length + self._lookahead))
+            key = (length, hashed.id_of(length + self._lookahead))
             seen.append(raw)
             self._names.setdefault(raw, key)
             self._outside.setdefault(self._external(hashes[index]), key)
         return retold
+
+    def _hashed_tokens(self, label: str, tokens: list[int], named: int) -> Prefixes:
+        """What the request's hashes cover: a session that discards tokens may keep the hashes of some of them, and
+        goes on from there (R1.10)."""
+        hashed = self._hashed[label]
+        if hashed.token_list(named) + tokens[named:] != hashed.token_list(len(tokens)):
+            hashed = self._hashed[label] = Prefixes(hashed.tokens[:named] + tokens[named:], *self._identity[label])
+        return hashed
 
     def key(self, raw: bytes) -> tuple[int, int, int]:
         """Group, prefix length and name of a hash that has its group behind it."""

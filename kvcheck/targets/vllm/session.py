@@ -6,14 +6,13 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from kvcheck.model.actions import Answer, Arrive, Extend
+from kvcheck.model.actions import Arrive, Extend
 from kvcheck.model.layout import Layout
-from kvcheck.model.observation import Asked, Load, Processed, Scheduled, StepPlan, Store, Tables
+from kvcheck.model.observation import Asked, Processed, Scheduled, StepPlan, Store, Tables
+from kvcheck.model.script import Script
 from kvcheck.targets.base import StepOutput
 from kvcheck.targets.vllm.api import Api
 from kvcheck.targets.vllm.cache_session import CacheSession
-
-_NO_ANSWER = Answer()
 
 
 class SchedulerSession(CacheSession):
@@ -22,14 +21,21 @@ class SchedulerSession(CacheSession):
     def __init__(self, api: Api, layout: Layout) -> None:
         self._scheduler = api.scheduler(layout, self)
         super().__init__(api, layout, self._scheduler.kv_cache_manager)
-        self._asked: dict[str, int] = {}
-        self._answers: dict[str, tuple[int, Answer]] = {}
-        self._loads: list[Load] = []
-        self._stores: list[Store] = []
-        self._loading: set[str] = set()
+        self._script = Script(layout, self.promises.failed_by_request)
         self._in_flight: deque[tuple[Any, StepPlan]] = deque()
-        self._settled = False
         self._passes = 0
+        self._finish_in_order()
+
+    def _finish_in_order(self) -> None:
+        """Requests that the server ends together, as a set, are ended one by one: the same in every process."""
+        finish = self._scheduler.finish_requests
+
+        def in_order(labels: Any, status: Any) -> Any:
+            if not isinstance(labels, set):
+                return finish(labels, status)
+            return [ended for label in sorted(labels) for ended in finish(label, status) or ()]
+
+        self._scheduler.finish_requests = in_order
 
     def _requests(self) -> dict[str, Any]:
         requests: dict[str, Any] = self._scheduler.requests
@@ -49,6 +55,7 @@ class SchedulerSession(CacheSession):
 
     def arrive(self, request: Arrive) -> None:
         """Add a request."""
+        self._script.arrive(request)
         self._scheduler.add_request(self._made_request(request))
 
     def extend(self, update: Extend) -> None:
@@ -59,7 +66,6 @@ class SchedulerSession(CacheSession):
     def schedule(self) -> StepPlan:
         """One scheduling pass."""
         self._passes += 1
-        self._loads.clear()
         self._recorder.fresh.clear()
         output = self._scheduler.schedule()
         plan = self._plan(output)
@@ -69,7 +75,7 @@ class SchedulerSession(CacheSession):
     def process(self, output: StepOutput) -> Processed:
         """Process the output of the oldest step in flight."""
         planned, plan = self._in_flight.popleft()
-        self._loading.difference_update(output.received, output.failed)
+        self._script.over((*output.received, *output.failed))
         result = self._scheduler.update_from_output(planned, self._api.runner_output(planned, output, self._layout))
         kept: dict[str, int] = {}
         ended: list[str] = []
@@ -110,7 +116,7 @@ class SchedulerSession(CacheSession):
 
     def settle(self) -> None:
         """From now on the connector answers at once and loads arrive whole."""
-        self._settled = True
+        self._script.settle()
 
     # ---- the scripted connector calls these ----------------------------------------------------------------------
 
@@ -124,61 +130,23 @@ class SchedulerSession(CacheSession):
     def matched(self, request: Any, num_local_tokens: int) -> tuple[int | None, bool]:
         """How many tokens beyond the local ones the connector has, and whether it loads them asynchronously."""
         label = request.request_id
-        answers = self._arrivals[label].answers
-        count = self._asked.get(label, 0)
-        self._asked[label] = count + 1
-        answer = answers[min(count, len(answers) - 1)] if answers else _NO_ANSWER
-        holds = answer.holds
-        if holds is None and self._settled:
-            holds = 0
-        external = None if holds is None else max(0, min(holds, request.num_tokens) - num_local_tokens)
-        whole = external is not None and external > 0 and num_local_tokens + external == request.num_tokens
-        if whole and external is not None and self._keeps_last(request, answer):
-            external -= 1
-        asynchronous = (answer.asynchronous or self.divergent) and bool(external)
-        self._answers[label] = (num_local_tokens, answer)
+        external, asynchronous = self._script.ask(label, request.num_tokens, num_local_tokens)
         self._recorder.log.append(Asked(label, num_local_tokens, external, asynchronous))
         return external, asynchronous
 
-    def _keeps_last(self, request: Any, answer: Answer) -> bool:
-        """Whether the last token must be computed here.
-
-        In the step of the load it always is; a recurrent layer would run it on a state that is already past it; and a
-        request of one token would count none as computed and be asked about again.
-        """
-        asynchronous = answer.asynchronous or self.divergent
-        return not asynchronous or self._layout.has_mamba or request.num_tokens == 1
-
     def allocated(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """The request has its blocks; external tokens will be loaded into them."""
-        if not num_external_tokens:
-            return
-        label = request.request_id
-        local, answer = self._answers[label]
-        asynchronous = answer.asynchronous or self.divergent
-        fresh = [b.block_id for group in blocks.blocks for b in group if b.block_hash is None and not b.is_null]
-        by_request = self.promises.failed_by_request
-        whole = self._settled or (by_request and not asynchronous)  # no request has failed that never waited
-        arrives = None if whole else answer.arrives
-        if arrives is not None and arrives >= num_external_tokens:
-            arrives = None
-        tables = tuple(tuple(b.block_id for b in group) for group in blocks.blocks)
-        if asynchronous:
-            self._loading.add(label)
-        self._loads.append(Load(label, local, num_external_tokens, asynchronous, tables, tuple(fresh), arrives))
+        if num_external_tokens:
+            fresh = [b.block_id for group in blocks.blocks for b in group if b.block_hash is None and not b.is_null]
+            tables = tuple(tuple(b.block_id for b in group) for group in blocks.blocks)
+            self._script.allocated(request.request_id, tables, fresh, num_external_tokens)
 
     def finished(self, request: Any, block_ids: Any) -> bool:
         """The request is over; whether its blocks are kept until the connector has read them."""
-        label = request.request_id
-        layout = self._layout
-        produces = layout.connector is not None and layout.connector.role != "consumer"
-        keeps = self._arrivals[label].store and produces and any(block_ids) and label not in self._loading
         ended_well = request.status.name in ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
-        if not keeps or not ended_well or request.num_computed_tokens == 0:
-            return False
-        length = max(0, min(request.num_computed_tokens - request.num_in_flight_tokens, request.num_tokens - 1))
-        self._stores.append(Store(label, length, tuple(tuple(group) for group in block_ids)))
-        return True
+        settled = min(request.num_computed_tokens - request.num_in_flight_tokens, request.num_tokens - 1)
+        ended_well = ended_well and request.num_computed_tokens > 0
+        return self._script.finished(request.request_id, ended_well, max(0, settled), _tables(block_ids))
 
     def build_meta(self, scheduler_output: Any) -> object:  # noqa: ARG002
         """What a step tells the worker's side: nothing, the plan says it."""
@@ -192,9 +160,7 @@ class SchedulerSession(CacheSession):
 
     def take_stores(self) -> tuple[Store, ...]:
         """Stores that began since the last call."""
-        stores = tuple(self._stores)
-        self._stores.clear()
-        return stores
+        return self._script.take_stores()
 
     def _plan(self, output: Any) -> StepPlan:
         requests = [self._new(data, output) for data in output.scheduled_new_reqs]
@@ -203,7 +169,8 @@ class SchedulerSession(CacheSession):
         requests += [self._cached(i, label, label in resumed, cached, output) for i, label in enumerate(cached.req_ids)]
         by_label = {item.label: item for item in requests}
         taken = set(self._recorder.fresh)
-        awaited = [b for load in self._loads if load.asynchronous for table in load.tables for b in table if b in taken]
+        loads = self._script.take_loads()
+        awaited = [b for load in loads if load.asynchronous for table in load.tables for b in table if b in taken]
         return StepPlan(
             seq=self._passes,
             requests=tuple(by_label[label] for label in output.num_scheduled_tokens),
@@ -213,7 +180,7 @@ class SchedulerSession(CacheSession):
             zero=tuple(output.new_block_ids_to_zero or ()),
             fresh=tuple(self._recorder.fresh),
             awaited=tuple(awaited),
-            loads=tuple(self._loads),
+            loads=loads,
         )
 
     def _new(self, data: Any, output: Any) -> Scheduled:

@@ -26,11 +26,12 @@ from typing import cast, get_args
 
 import msgspec
 
-from kvcheck.engines.execution import Execution, HarnessError
+from kvcheck.engines.execution import Execution
 from kvcheck.model.actions import Run
 from kvcheck.model.observation import Observation
 from kvcheck.targets.base import Target, UnsupportedLayout
 from kvcheck.targets.errors import TargetError
+from kvcheck.targets.failures import HarnessError
 from kvcheck.targets.vllm.release import KNOWN_RELEASES, Mode, resolve
 from kvcheck.targets.vllm.target import VllmTarget
 

@@ -1,0 +1,164 @@
+"""What becomes of requests whose external tokens did not arrive (R7.10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from kvcheck.model.arith import ceil_div, floor_div
+from kvcheck.model.observation import StepPlan, Tables
+from kvcheck.model.pool import NULL, ServerError
+from kvcheck.model.request import Request, Status
+
+if TYPE_CHECKING:
+    from kvcheck.model.scheduler import Scheduler
+
+
+class FailedLoads:
+    """Finds the requests that a failed load concerns, and sets them back.
+
+    A load before a step is registered when it is planned and fails when the step is processed. By then others may have
+    hit its blocks, and its request may be gone. ``_departed``: requests that left with steps in flight, the blocks that
+    they held, and the last pass that they ran in.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._layout = scheduler.layout
+        self._faults = scheduler.faults
+        self._departed: list[tuple[int, Request, Tables]] = []
+        self._keeps_all = all(g.keeps_whole_prefix for g in self._layout.groups)
+
+    def depart(self, request: Request) -> None:
+        """A request gives its blocks back while steps of it are in flight."""
+        if request.in_flight and self._layout.connector is not None and not self._faults.failed_load_keeps_keys:
+            tables = self._scheduler.cache.coordinator.tables(request.label)
+            self._departed.append((self._scheduler.passes, request, tables))
+
+    def handle(self, invalid: set[int], plan: StepPlan) -> list[str]:
+        """Set back whoever relies on one of these blocks. Returns the requests whose output of this step is void."""
+        self._departed = [item for item in self._departed if item[0] >= plan.seq]
+        if not invalid:
+            return []
+        scheduler = self._scheduler
+        loading = [r for r in scheduler.passed_over if r.status is Status.LOADING]
+        affected: dict[str, Request] = {}
+        if self._faults.failed_load_several_groups and len(self._layout.groups) > 1 and (loading or scheduler.running):
+            raise ServerError("failed-load-several-groups")
+        if self._faults.failed_load_shared_block:
+            counts = {item.label: item.count for item in plan.requests}
+            seen: set[int] = set()
+            for request in (*loading, *scheduler.running):
+                if self._set_back_once(request, invalid, seen, counts.get(request.label, 0)):
+                    affected[request.label] = request
+        else:
+            self._spread(invalid, (*loading, *scheduler.running), affected)
+        self._withdraw(invalid)
+        self._follow(loading, affected)
+        return list(affected)
+
+    def _spread(self, invalid: set[int], requests: Iterable[Request], affected: dict[str, Request]) -> None:
+        """Whatever was computed behind a missing block is missing too, for whoever shares it."""
+        requests = list(requests)
+        known = -1
+        while known != len(invalid):
+            known = len(invalid)
+            for _, request, tables in self._departed:
+                if self._first_bad(tables, invalid, request.known) is not None:
+                    self._add_behind(tables, invalid)
+                    request.drop = request.drop or request.stale > 0
+            for request in requests:
+                tables = self._scheduler.cache.coordinator.tables(request.label)
+                start = self._first_bad(tables, invalid, request.computed)
+                if start is not None:
+                    affected[request.label] = request
+                    self._add_behind(tables, invalid)
+        for request in affected.values():
+            self._set_back(request, invalid)
+
+    def _first_bad(self, tables: Tables, invalid: set[int], computed: int) -> int | None:
+        """How many first tokens do not rest on a missing block; None if none is missing."""
+        firsts = [
+            column * manager.block
+            for manager, table in zip(self._scheduler.cache.managers, tables, strict=True)
+            for column, block in enumerate(table)
+            if block in invalid and column * manager.block < computed
+        ]
+        return min(firsts, default=None)
+
+    def _add_behind(self, tables: Tables, invalid: set[int]) -> None:
+        start = self._first_bad(tables, invalid, self._layout.max_model_len)
+        if start is None:
+            return
+        for manager, table in zip(self._scheduler.cache.managers, tables, strict=True):
+            first = start // manager.block
+            invalid.update(block for block in table[first:] if block != NULL)
+
+    def _set_back(self, request: Request, invalid: set[int]) -> None:
+        """Back to the last boundary at which every group is valid: where nothing is ever given up, that is the first
+        missing block; otherwise the request begins anew (R7.10)."""
+        scheduler = self._scheduler
+        tables = scheduler.cache.coordinator.tables(request.label)
+        start = self._first_bad(tables, invalid, request.computed) or 0
+        if request.status is Status.LOADING:
+            request.computed = start if self._keeps_all or self._faults.failed_load_half_way_back else 0
+        elif self._keeps_all or self._faults.failed_load_half_way_back:
+            request.computed = start
+            for manager in scheduler.cache.managers:
+                row = manager.rows[request.label]
+                row.registered = min(row.registered, start // manager.block)
+            if not self._faults.failed_load_step_in_flight:
+                scheduler.disown_in_flight(request)
+        elif self._layout.connector is not None and self._layout.connector.failure == "recompute":
+            scheduler.running.remove(request)
+            scheduler.preempt(request, drop=True)
+
+    def _set_back_once(self, request: Request, invalid: set[int], seen: set[int], count: int) -> bool:
+        """A block that several requests share is left to the first of them (the fault of R7.10)."""
+        tables = self._scheduler.cache.coordinator.tables(request.label)
+        computed = request.computed - count
+        table = tables[0][: ceil_div(computed, self._layout.scheduler_block)]
+        bad = [column for column, block in enumerate(table) if block in invalid]
+        own = next((column for column in bad if table[column] not in seen), None)
+        seen.update(table[column] for column in bad)
+        if own is not None:
+            request.computed = own * self._layout.scheduler_block
+            if request.status is Status.RUNNING and not self._recomputes:
+                for block in tables[0][own:]:
+                    self._scheduler.cache.pool.withdraw(block)
+        elif bad:
+            request.computed = computed
+        if bad and not self._faults.failed_load_step_in_flight:
+            self._scheduler.disown_in_flight(request)
+        return bool(bad)
+
+    def _withdraw(self, invalid: Iterable[int]) -> None:
+        """Nobody finds what is missing before it has been computed again (R7.10.1)."""
+        if not self._faults.failed_load_keeps_keys:
+            for block in sorted(invalid):
+                self._scheduler.cache.pool.withdraw(block)
+
+    def _follow(self, loading: Iterable[Request], affected: dict[str, Request]) -> None:
+        """Asynchronous loads go on when they have been reported; until then the request waits."""
+        for request in loading:
+            if request.label in affected and self._recomputes:
+                self._scheduler.failed.add(request.label)
+                del affected[request.label]
+
+    @property
+    def _recomputes(self) -> bool:
+        return self._layout.connector is not None and self._layout.connector.failure == "recompute"
+
+    def retry(self, request: Request) -> None:
+        """A failed load has been reported: what is valid is registered, or all blocks go (R7.10)."""
+        scheduler = self._scheduler
+        if not request.computed:
+            scheduler.cache.free_request(request.label)
+            if not self._faults.failed_load_reserves_for_itself:
+                scheduler.prefills.pop(request.label, None)
+            return
+        scheduler.cache.register(request, request.computed, request.computed)
+        for manager in scheduler.cache.managers:
+            if manager.zeroes:
+                blocks = manager.rows[request.label].blocks
+                manager.to_zero += blocks[floor_div(request.computed, manager.block) :]
