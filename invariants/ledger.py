@@ -7,6 +7,8 @@ view at the end of a pass could not, because one pass looks up, evicts and regis
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from kvcheck.invariants.moment import Moment
 from kvcheck.invariants.promised import book_promises
@@ -103,41 +105,11 @@ class Ledger:
             self.scheduled = plan.seq
             self.failed_loads.update(load.label for load in plan.loads if load.arrives is not None)
 
-    def apply(self, event: Event) -> None:  # noqa: C901  one branch an event
+    def apply(self, event: Event) -> None:
         """Book one event."""
-        if isinstance(event, Register):
-            self._register(event)
-        elif isinstance(event, Drop):
-            self._drop((event.group, event.length, event.key), event.block)
-        elif isinstance(event, Take):
-            if self.allocation is not None and event.group >= 0:
-                self.allocation.taken[event.group] += len(event.blocks)
-        elif isinstance(event, Touch):
-            if self.allocation is not None and event.group >= 0:
-                self.allocation.revived[event.group] += event.revived
-        elif isinstance(event, Estimate):
-            if self.allocation is not None and not event.admission:
-                self.allocation.estimates[event.group] = event.blocks
-        elif isinstance(event, Begin):
-            self._begin_allocation(event)
-        elif isinstance(event, End):
-            self.allocation = None
-        elif isinstance(event, Commit):
-            book_promises(event, self)
-        elif isinstance(event, Lookup):
-            self.lookups[event.label] = event
-        elif isinstance(event, Asked):
-            self._name_lookup(event.label)
-        elif isinstance(event, Retold):
-            self._arrive(self.arrivals[event.label], event.tokens)
-            self.retold.add(event.label)
-        elif isinstance(event, Clear):
-            self.keys.clear()
-            self.by_block.clear()
-            self.ever.clear()
-            self.promised.clear()
-            self.promised_up_to.clear()
-            self.due.clear()
+        book = self._BOOKS.get(type(event))
+        if book is not None:
+            book(self, event)
 
     def end(self, moment: Moment) -> None:
         """All events of the action are booked."""
@@ -148,6 +120,41 @@ class Ledger:
         """A lookup that the scheduler made without saying for whom was for the request that it goes on with."""
         if NOBODY in self.lookups:
             self.lookups[label] = self.lookups.pop(NOBODY)
+
+    def _take(self, event: Take) -> None:
+        if self.allocation is not None and event.group >= 0:
+            self.allocation.taken[event.group] += len(event.blocks)
+
+    def _touch(self, event: Touch) -> None:
+        if self.allocation is not None and event.group >= 0:
+            self.allocation.revived[event.group] += event.revived
+
+    def _estimate(self, event: Estimate) -> None:
+        if self.allocation is not None and not event.admission:
+            self.allocation.estimates[event.group] = event.blocks
+
+    def _end_allocation(self, _event: End) -> None:
+        self.allocation = None
+
+    def _commit(self, event: Commit) -> None:
+        book_promises(event, self)
+
+    def _lookup(self, event: Lookup) -> None:
+        self.lookups[event.label] = event
+
+    def _asked(self, event: Asked) -> None:
+        self._name_lookup(event.label)
+
+    def _retold(self, event: Retold) -> None:
+        self._arrive(self.arrivals[event.label], event.tokens)
+        self.retold.add(event.label)
+
+    def _dropped(self, event: Drop) -> None:
+        self._drop((event.group, event.length, event.key), event.block)
+
+    def _clear(self, _event: Clear) -> None:
+        for book in (self.keys, self.by_block, self.ever, self.promised, self.promised_up_to, self.due):
+            book.clear()
 
     def _begin_allocation(self, begin: Begin) -> None:
         self._name_lookup(begin.label)
@@ -183,3 +190,18 @@ class Ledger:
             held.discard(key)
             if not held:
                 del self.by_block[group, block]
+
+    _BOOKS: ClassVar[dict[type, Callable[[Ledger, Any], None]]] = {
+        Register: _register,
+        Drop: _dropped,
+        Take: _take,
+        Touch: _touch,
+        Estimate: _estimate,
+        Begin: _begin_allocation,
+        End: _end_allocation,
+        Commit: _commit,
+        Lookup: _lookup,
+        Asked: _asked,
+        Retold: _retold,
+        Clear: _clear,
+    }

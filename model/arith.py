@@ -95,11 +95,15 @@ def ite(condition: Any, then: int, otherwise: int) -> int:
 
 def minimum(left: int, right: int) -> int:
     """The smaller of two numbers."""
+    if left.__class__ is int and right.__class__ is int:
+        return left if left <= right else right
     return ite(left <= right, left, right)
 
 
 def maximum(left: int, right: int) -> int:
     """The larger of two numbers."""
+    if left.__class__ is int and right.__class__ is int:
+        return left if left >= right else right
     return ite(left >= right, left, right)
 
 

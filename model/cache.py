@@ -31,6 +31,7 @@ class Cache:
         self.pool = Pool(layout.num_blocks, len(layout.groups), layout.events, faults)
         self.coordinator = Coordinator(layout, self.pool, faults)
         self.managers = self.coordinator.managers
+        self.giving_up = [m for m in self.managers if not m.group.keeps_whole_prefix]
         self.nothing = Local([[] for _ in layout.groups], 0, 0)
         self.watermark = int(layout.watermark * layout.num_blocks)
         self.pins: dict[str, list[int]] = {}
@@ -144,7 +145,7 @@ class Cache:
 
     def give_up(self, label: str, settled: int) -> None:
         """Give back what is out of reach in every group (R2)."""
-        for manager in self.managers:
+        for manager in self.giving_up:
             manager.give_up(label, settled)
 
     def free_request(self, label: str) -> None:

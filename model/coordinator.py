@@ -143,18 +143,16 @@ class Coordinator:
 
     def register(self, request: Request, tokens: int, state: int) -> None:
         """Publish what the first ``tokens`` tokens are worth; ``state``: those that the states stand after."""
-        r = self.layout.reprefillable
+        layout = self.layout
+        r, whole = layout.reprefillable, layout.scheduler_block
+        if len(self.managers) == 1:
+            self.managers[0].register(request, laws.finalised(tokens, r), state, self.retention)
+            return
+        ordinary = laws.ordinary_bound(tokens, self.partial, whole, layout.hash_block, self.faults)
         for manager in self.managers:
-            if len(self.managers) == 1:
-                bound = laws.finalised(tokens, r)
-            elif manager.eagle:
-                bound = laws.eagle_bound(
-                    tokens, r, manager.block, self.partial, self.layout.scheduler_block, self.faults
-                )
-            else:
-                bound = laws.ordinary_bound(
-                    tokens, self.partial, self.layout.scheduler_block, self.layout.hash_block, self.faults
-                )
+            bound = ordinary
+            if manager.eagle:
+                bound = laws.eagle_bound(tokens, r, manager.block, self.partial, whole, self.faults)
             manager.register(request, bound, state, self.retention)
 
     # ---- allocation ----------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ class FailedLoads:
     """Finds the requests that a failed load concerns, and sets them back.
 
     A load before a step is registered when it is planned and fails when the step is processed. By then others may have
-    hit its blocks, and its request may be gone. ``_departed``: requests that left with steps in flight, the blocks that
+    hit its blocks, and its request may be gone. ``departed``: requests that left with steps in flight, the blocks that
     they held, and the last pass that they ran in.
     """
 
@@ -26,18 +26,18 @@ class FailedLoads:
         self._scheduler = scheduler
         self._layout = scheduler.layout
         self._faults = scheduler.faults
-        self._departed: list[tuple[int, Request, Tables]] = []
+        self.departed: list[tuple[int, str, Tables]] = []
         self._keeps_all = all(g.keeps_whole_prefix for g in self._layout.groups)
 
     def depart(self, request: Request) -> None:
         """A request gives its blocks back while steps of it are in flight."""
         if request.in_flight and self._layout.connector is not None and not self._faults.failed_load_keeps_keys:
             tables = self._scheduler.cache.coordinator.tables(request.label)
-            self._departed.append((self._scheduler.passes, request, tables))
+            self.departed.append((self._scheduler.passes, request.label, tables))
 
     def handle(self, invalid: set[int], plan: StepPlan) -> list[str]:
         """Set back whoever relies on one of these blocks. Returns the requests whose output of this step is void."""
-        self._departed = [item for item in self._departed if item[0] >= plan.seq]
+        self.departed = [item for item in self.departed if item[0] >= plan.seq]
         if not invalid:
             return []
         scheduler = self._scheduler
@@ -63,10 +63,10 @@ class FailedLoads:
         known = -1
         while known != len(invalid):
             known = len(invalid)
-            for _, request, tables in self._departed:
-                if self._first_bad(tables, invalid, request.known) is not None:
+            for _, label, tables in self.departed:
+                if self._first_bad(tables, invalid, self._layout.max_model_len) is not None:
                     self._add_behind(tables, invalid)
-                    request.drop = request.drop or request.stale > 0
+                    self._drop_output(label)
             for request in requests:
                 tables = self._scheduler.cache.coordinator.tables(request.label)
                 start = self._first_bad(tables, invalid, request.computed)
@@ -75,6 +75,12 @@ class FailedLoads:
                     self._add_behind(tables, invalid)
         for request in affected.values():
             self._set_back(request, invalid)
+
+    def _drop_output(self, label: str) -> None:
+        """A request that was preempted meanwhile: its output in flight rests on the missing block."""
+        request = self._scheduler.requests.get(label)
+        if request is not None and request.stale > 0:
+            request.drop = True
 
     def _first_bad(self, tables: Tables, invalid: set[int], computed: int) -> int | None:
         """How many first tokens do not rest on a missing block; None if none is missing."""

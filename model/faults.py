@@ -215,7 +215,7 @@ class Faults:
         Fault(
             "a block that only a chunk without the drafter's places could fill cuts all chunks to nothing",
             "R8.4.1 R8.4.8",
-            OLDEST,
+            "0.28.0",
             LATEST,
         ),
     ] = False
@@ -328,7 +328,7 @@ class Faults:
     ] = False
     stopped_session_lost: Annotated[
         bool,
-        Fault("a session whose turn ends while it does not run leaves all queues", "R8.6.1", OLDEST, "0.30.0"),
+        Fault("a session whose turn ends while it does not run leaves all queues", "R8.6.1", OLDEST, "0.32.0"),
     ] = False
 
 

@@ -39,9 +39,10 @@ class Row:
     ``blocks``: its table (R1.4). ``registered``: columns that have got their key, or never will. ``tail``: a partial
     tail that must be copied before the request writes on: column and block (R6). For Mamba: ``grown``: it has been
     allocated blocks to run in; ``previous``: the column of the state before the running one (R2.10).
+    ``prompt_tail``: the last hash boundary of a prompt of ``prompt`` tokens if it lies inside a block, else 0 (R5.4).
     """
 
-    __slots__ = ("blocks", "grown", "previous", "registered", "tail")
+    __slots__ = ("blocks", "grown", "previous", "prompt", "prompt_tail", "registered", "tail")
 
     def __init__(self) -> None:
         self.blocks: list[int] = []
@@ -49,6 +50,7 @@ class Row:
         self.tail: tuple[int, int] | None = None
         self.grown = False
         self.previous: int | None = None
+        self.prompt = self.prompt_tail = 0
 
 
 class Manager:
@@ -64,6 +66,7 @@ class Manager:
         self.faults = faults
         self.block = layout.block_tokens(index)
         self.hash_block = layout.hash_block
+        self.has_tails = self.fine_grained and self.block != self.hash_block
         self.eagle = index in layout.eagle_groups
         self.rows: dict[str, Row] = {}
         self.copies: list[tuple[int, int]] = []
@@ -115,7 +118,7 @@ class Manager:
 
     def estimate(self, label: str, hits: Sequence[int], need: Need) -> int:
         """Blocks that an allocation takes at most; more than there are if the hit cannot be used in this step."""
-        if self.unwritten(hits, need.local):
+        if hits and self.unwritten(hits, need.local):
             return self.pool.blocks + 1
         row = self.rows.get(label)
         held = len(row.blocks) if row else 0
@@ -123,17 +126,18 @@ class Manager:
         if need.whole and self.most_blocks is not None and not self.faults.admission_counts_whole_window:
             tokens = min(tokens, self.most_blocks * self.block)
         passed = self.passed(need.resume)
-        skipped = max(0, passed // self.block - held)
         blocks = laws.attention_blocks(tokens, self.block, passed, held + len(hits))
+        if not hits:
+            return blocks
         if self.ends_inside(hits, need.local) and not self.faults.copy_not_counted:
             blocks += 1
         if self.faults.hit_blocks_not_counted:
             return blocks
-        return blocks + self.pool.evictable(hits[skipped:])
+        return blocks + self.pool.evictable(hits[max(0, passed // self.block - held) :])
 
     def ends_inside(self, hits: Sequence[int], local: int) -> bool:
         """Whether a local hit ends inside one of these blocks, so that it must be copied (R6.1)."""
-        return bool(hits) and local % self.block != 0
+        return len(hits) > 0 and local % self.block != 0
 
     def unwritten(self, hits: Sequence[int], local: int) -> bool:
         """Whether a hit needs what is written in this very step, too late for it (R5.5.3, R5.5.4)."""
@@ -238,7 +242,12 @@ class Manager:
         whole = bound // self.block
         if row.registered < whole:
             self._register_whole(request, row, whole, retention)
-        if self.fine_grained and self.block != self.hash_block:
+        if not self.has_tails:
+            return
+        if row.prompt != request.prompt:
+            tail = laws.prompt_tail(request.prompt, self.hash_block)
+            row.prompt, row.prompt_tail = request.prompt, tail if laws.tail_inside(tail, self.block) else 0
+        if row.prompt_tail:
             self.register_tail(request, row, bound, state)
 
     def _register_whole(self, request: Request, row: Row, whole: int, retention: int | None) -> None:
@@ -258,10 +267,9 @@ class Manager:
 
     def register_tail(self, request: Request, row: Row, bound: int, state: int) -> None:
         """Publish the prompt's last hash boundary inside a block, once the bound has reached it (R5.4.1)."""
-        tail = laws.prompt_tail(request.prompt, self.hash_block)
-        column = tail // self.block
-        if tail <= bound and laws.tail_inside(tail, self.block) and column < len(row.blocks):
-            self._publish_tail(request, row.blocks[column], tail)
+        column = row.prompt_tail // self.block
+        if row.prompt_tail <= bound and column < len(row.blocks):
+            self._publish_tail(request, row.blocks[column], row.prompt_tail)
 
     def _publish_tail(self, request: Request, block: int, tail: int) -> bool:
         if block == NULL:
@@ -397,7 +405,7 @@ class MambaManager(Manager):
     def estimate(self, label: str, hits: Sequence[int], need: Need) -> int:
         """A state to run in, the speculative ones, a copy, and the state of a load (R8.1). No lookahead: drafters have
         no recurrent layers."""
-        if self.unwritten(hits, need.local):
+        if hits and self.unwritten(hits, need.local):
             return self.pool.blocks + 1
         row = self.rows.get(label)
         required = laws.states_required(need.main, self.block, self.speculative)
@@ -411,11 +419,11 @@ class MambaManager(Manager):
         tail = tail and not self.faults.copy_not_counted
         grown = row is not None and row.grown
         blocks = laws.states_missing(required, held + len(hits), self.speculative, grown, tail)
-        return blocks + self.pool.evictable(hits)
+        return blocks + self.pool.evictable(hits) if hits else blocks
 
     def unwritten(self, hits: Sequence[int], local: int) -> bool:
         """A state registered in this pass cannot be used in its step (R5.5.3)."""
-        return bool(hits) and not self.faults.state_hit_in_its_own_step and self._published_now(hits[-1])
+        return not self.faults.state_hit_in_its_own_step and self._published_now(hits[-1])
 
     def grow(self, label: str, tokens: int, main: int) -> list[int]:
         """The column of the running state and the speculative ones behind it; those passed over are null (R1.19).
@@ -501,9 +509,9 @@ class MambaManager(Manager):
 
         It moves on with the next step, so its key must move before (R6.5, R6.6).
         """
-        tail = laws.prompt_tail(request.prompt, self.hash_block)
+        tail = row.prompt_tail
         lag = self.layout.reprefillable if self.eagle else 0
-        if not laws.tail_inside(tail, self.block) or not laws.is_tail_state(bound, state, tail, lag, self.faults):
+        if not laws.is_tail_state(bound, state, tail, lag, self.faults):
             return
         column = tail // self.block
         if column < len(row.blocks) and self._publish_tail(request, row.blocks[column], tail):

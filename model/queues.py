@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Iterable, Iterator
 
 from kvcheck.model.request import Request
@@ -13,44 +12,44 @@ class ArrivalQueue:
     """First come, first served; who is put back comes first again."""
 
     def __init__(self) -> None:
-        self._requests: deque[Request] = deque()
+        self.requests: list[Request] = []
 
     def add(self, request: Request) -> None:
         """A request comes."""
-        self._requests.append(request)
+        self.requests.append(request)
 
     def put_back(self, requests: Iterable[Request]) -> None:
         """These come first again, in this order."""
-        self._requests.extendleft(reversed(list(requests)))
+        self.requests[:0] = requests
 
     def first(self) -> Request:
         """Whose turn it is."""
-        return self._requests[0]
+        return self.requests[0]
 
     def pop(self) -> Request:
         """The first one leaves."""
-        return self._requests.popleft()
+        return self.requests.pop(0)
 
     def remove(self, request: Request) -> None:
         """A request leaves, if it is here."""
-        self._requests = deque(r for r in self._requests if r is not request)
+        self.requests = [r for r in self.requests if r is not request]
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self.requests)
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests)
+        return iter(self.requests)
 
 
 class PriorityQueue:
-    """The smallest rank first (priority, then arrival)."""
+    """The smallest rank first (priority, then arrival); ``requests`` is a heap."""
 
     def __init__(self) -> None:
-        self._heap: list[Request] = []
+        self.requests: list[Request] = []
 
     def add(self, request: Request) -> None:
         """A request comes."""
-        heapq.heappush(self._heap, request)
+        heapq.heappush(self.requests, request)
 
     def put_back(self, requests: Iterable[Request]) -> None:
         """These come again; ranks decide."""
@@ -59,22 +58,22 @@ class PriorityQueue:
 
     def first(self) -> Request:
         """Whose turn it is."""
-        return self._heap[0]
+        return self.requests[0]
 
     def pop(self) -> Request:
         """The first one leaves."""
-        return heapq.heappop(self._heap)
+        return heapq.heappop(self.requests)
 
     def remove(self, request: Request) -> None:
         """A request leaves, if it is here."""
-        self._heap = [r for r in self._heap if r is not request]
-        heapq.heapify(self._heap)
+        self.requests = [r for r in self.requests if r is not request]
+        heapq.heapify(self.requests)
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self.requests)
 
     def __iter__(self) -> Iterator[Request]:
-        heap = self._heap[:]
+        heap = self.requests[:]
         while heap:
             yield heapq.heappop(heap)
 

@@ -24,12 +24,12 @@ class Status(StrEnum):
 class Request:
     """Tokens, and how far they are.
 
-    ``tokens``: prompt and output so far; ``prompt`` how many of them are prompt. ``names``: the i-th stands for the
-    first ``(i + 1) * h`` tokens (R1.10). ``computed``: tokens whose content exists or is planned; ``in_flight``: those
-    of them whose step was not processed; ``placeholders``: output that steps in flight will give. ``stale``: tokens in
-    flight of a former life, whose output is ``drop``-ped or kept. ``drafts``: drafts for its next step. ``order``:
-    time of arrival. ``last_step``: the step that it ran in last. ``junction``: R4.10. ``inputs``: of a session, each
-    with its time of arrival.
+    ``tokens``: prompt and output so far, ``known`` of them (L of the rules); ``prompt``: how many of them are prompt.
+    ``names``: the i-th stands for the first ``(i + 1) * h`` tokens (R1.10). ``computed``: tokens whose content exists
+    or is planned; ``in_flight``: those of them whose step was not processed; ``placeholders``: output that steps in
+    flight will give. ``stale``: tokens in flight of a former life, whose output is ``drop``-ped or kept. ``drafts``:
+    drafts for its next step. ``order``: time of arrival. ``last_step``: the step that it ran in last. ``junction``:
+    R4.10. ``inputs``: of a session, each with its time of arrival.
     """
 
     __slots__ = (
@@ -42,6 +42,7 @@ class Request:
         "in_flight",
         "inputs",
         "junction",
+        "known",
         "label",
         "last_step",
         "max_tokens",
@@ -66,7 +67,7 @@ class Request:
         self._hash_block = hash_block
         self._hashed = Prefixes(arrive.prompt, *extra_keys)
         self.tokens = list(arrive.prompt)
-        self.prompt = len(arrive.prompt)
+        self.prompt = self.known = len(arrive.prompt)
         self.max_tokens = arrive.max_tokens
         self.stop = arrive.stop
         self.priority = arrive.priority
@@ -81,11 +82,6 @@ class Request:
         self.preemptions = self.junction = self.last_step = 0
         self._learn_names()
 
-    @property
-    def known(self) -> int:
-        """L: how many tokens the request has."""
-        return len(self.tokens)
-
     def __lt__(self, other: Request) -> bool:
         """Under the priority policy the smallest comes first: by priority, then by arrival."""
         return (self.priority, self.order, self.label) < (other.priority, other.order, other.label)
@@ -93,6 +89,7 @@ class Request:
     def append(self, token: int) -> None:
         """A token was sampled."""
         self.tokens.append(token)
+        self.known += 1
         self._hashed.extend((token,))
         self._learn_names()
 
@@ -100,6 +97,7 @@ class Request:
         """A session goes on behind its first ``kept`` tokens with its next input; ``prompt`` tokens count as prompt."""
         del self.tokens[kept:]
         self.tokens += new.prompt
+        self.known = len(self.tokens)
         self.prompt = prompt
         if not faults.session_keeps_first_limit:
             self.max_tokens = new.max_tokens
@@ -112,11 +110,25 @@ class Request:
 
     def _learn_names(self) -> None:
         """Name the prefixes that have become whole."""
-        for length in range((len(self.names) + 1) * self._hash_block, len(self.tokens) + 1, self._hash_block):
+        for length in range((len(self.names) + 1) * self._hash_block, self.known + 1, self._hash_block):
             self.names.append(self._hashed.id_of(length))
+
+    def hashed_tokens(self) -> tuple[tuple[int, ...], str, int]:
+        """The tokens that the names cover, with the extra keys."""
+        return (tuple(self._hashed.tokens), *self._hashed.extra_keys)
+
+    def revive(
+        self, tokens: tuple[int, ...], hashed: Prefixes, inputs: tuple[tuple[Extend, int], ...], hash_block: int
+    ) -> None:
+        """Set what a state tells of the request's tokens; the plain fields are set already."""
+        self.tokens = list(tokens)
+        self.inputs = deque(inputs)
+        self._hashed, self._hash_block = hashed, hash_block
+        self.names = []
+        self._learn_names()
 
     def is_over(self, longest: int) -> bool:
         """Whether the last token ends the answer."""
         if self.tokens[-1] == self.stop:
             return True
-        return len(self.tokens) >= longest or len(self.tokens) - self.prompt >= self.max_tokens
+        return self.known >= longest or self.known - self.prompt >= self.max_tokens

@@ -65,8 +65,8 @@ class Scheduler:
         self.passes = self.steps = self.processed_steps = 0
         self.arrivals = self.idle = 0
         self.paused = "none"
-        self._finished: set[str] = set()
-        self._preempted: set[str] = set()
+        self.finished: set[str] = set()
+        self.preempted: set[str] = set()
         role = layout.connector.role if layout.connector else None
         self._fences = layout.asynchronous and role in ("consumer", "both") and not faults.frees_not_fenced
         self._pins = role in ("producer", "both")
@@ -121,7 +121,7 @@ class Scheduler:
             settled = laws.settled(request.computed, request.in_flight, self.faults)
             self.cache.give_up(request.label, laws.resumes_at(settled, request.known, self.faults))
             keep |= self.connector.finished(request, self._clipped(request))
-        self._finished.add(request.label)
+        self.finished.add(request.label)
         self.failures.depart(request)
         if not keep:
             self._forget(request)
@@ -289,7 +289,7 @@ class Scheduler:
         request.computed = request.placeholders = request.drafts = 0
         request.preemptions += 1
         self.waiting.put_back((request,))
-        self._preempted.add(request.label)
+        self.preempted.add(request.label)
 
     # ---- admission -----------------------------------------------------------------------------------------------
 
@@ -473,8 +473,8 @@ class Scheduler:
         made = StepPlan(
             seq=self.passes,
             requests=tuple(plan.items.values()),
-            preempted=tuple(sorted(self._preempted)),
-            finished=tuple(sorted(self._finished)),
+            preempted=tuple(sorted(self.preempted)),
+            finished=tuple(sorted(self.finished)),
             copies=tuple(copies),
             zero=tuple([b for b in zero if b not in plan.written]),
             fresh=tuple(taken),
@@ -484,8 +484,8 @@ class Scheduler:
         if made.requests and self._fences:
             self.steps += 1
         self._advance(made)
-        self._preempted.clear()
-        self._finished.clear()
+        self.preempted.clear()
+        self.finished.clear()
         self.in_flight.append(made)
         return made
 

@@ -11,6 +11,12 @@ from kvcheck.model.observation import Load, Store, Tables
 _NO_ANSWER = Answer()
 
 
+ScriptState = tuple[
+    tuple[Arrive, ...], tuple[tuple[str, int], ...], tuple[tuple[str, tuple[int, Answer]], ...], frozenset[str], bool
+]
+"""Arrivals, questions so far, the last answers, loads under way, whether it has settled."""
+
+
 class Script:
     """The scheduler's side of one connector. The k-th question for a request gets its k-th answer; the last repeats.
 
@@ -98,6 +104,22 @@ class Script:
         loads = tuple(self._loads)
         self._loads.clear()
         return loads
+
+    def snapshot(self) -> ScriptState:
+        """The state between two actions."""
+        return (
+            tuple(self._arrivals.values()),
+            tuple(self._asked.items()),
+            tuple(self._answers.items()),
+            frozenset(self._loading),
+            self._settled,
+        )
+
+    def restore(self, state: ScriptState) -> None:
+        """Put a state back."""
+        arrivals, asked, answers, loading, self._settled = state
+        self._arrivals = {request.label: request for request in arrivals}
+        self._asked, self._answers, self._loading = dict(asked), dict(answers), set(loading)
 
     def take_stores(self) -> tuple[Store, ...]:
         """Stores that began since the last call."""

@@ -10,7 +10,7 @@ from kvcheck.engines.execution import Execution
 from kvcheck.invariants.ledger import Ledger
 from kvcheck.invariants.moment import Moment
 from kvcheck.invariants.registry import Judge, Severity, Violation
-from kvcheck.invariants.witnesses import Witness, possible_witnesses
+from kvcheck.invariants.witnesses import Witness, happening, possible_witnesses
 from kvcheck.model.actions import Action, Run, kind_of
 from kvcheck.model.observation import Observation, Trace
 from kvcheck.targets.base import Session, Target, UnsupportedLayout
@@ -60,9 +60,7 @@ class Watch:
         for violation in self.judge.feed(moment):
             self.violations.setdefault(violation.signature, violation)
         if not moment.observation.skipped:
-            for situation in self._situations:
-                if situation.happens(moment, self.ledger):
-                    self.witnesses[situation.name] += 1
+            self.witnesses.update(happening(self._situations, moment, self.ledger))
         return moment
 
     def result(self, undetermined: str = "", trace: Trace | None = None) -> RunResult:

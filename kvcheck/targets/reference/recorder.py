@@ -39,6 +39,7 @@ class Recorder:
     def __init__(self, cache: Cache, notice: Callable[[Request], None]) -> None:
         self._notice = notice
         self.log: list[Event] = []
+        self.keys_changed = True
         self._label = NOBODY
         self._group = NO_GROUP
         self._hook_cache(cache)
@@ -170,15 +171,18 @@ class Recorder:
         def was_reset() -> bool:
             done = reset()
             if done:
+                self.keys_changed = True
                 self.log.append(Clear())
             return done
 
         def inserted(block: int, key: Key) -> None:
             insert(block, key)
+            self.keys_changed = True
             self.log.append(Register(self._label, key[0], block, key[2], key[1]))
 
         def removed(block: int) -> list[Key]:
             keys = remove(block)
+            self.keys_changed |= bool(keys)
             self.log.extend([Drop(group, block, length, name) for group, name, length in keys])
             return keys
 

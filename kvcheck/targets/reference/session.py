@@ -29,6 +29,9 @@ from kvcheck.model.script import Script
 from kvcheck.targets.base import StepOutput
 from kvcheck.targets.reference.recorder import Recorder
 
+Keys = tuple[tuple[int, int, int, int], ...]
+"""Group, block, prefix length and name of each key."""
+
 
 class ReferenceSession:
     """Drives one scheduler of the model. ``promises``: what the intended behaviour promises."""
@@ -41,6 +44,7 @@ class ReferenceSession:
         self._recorder = Recorder(self._cache, self._notice)
         self._expected: dict[str, Prefixes] = {}
         self._names: dict[str, list[int]] = {}
+        self._books: tuple[Keys, Keys] = ((), ())
         self.promises = Promises(
             drops=tuple(sorted(layout.eagle_groups)),
             retention=self._cache.coordinator.retention,
@@ -54,7 +58,7 @@ class ReferenceSession:
         """Add a request."""
         self._script.arrive(request)
         self._expected[request.label] = Prefixes(request.prompt, request.salt, request.adapter)
-        self._names[request.label] = self._scheduler.arrive(request).names
+        self._notice(self._scheduler.arrive(request))
 
     def extend(self, update: Extend) -> None:
         """Give a session its next input, or end it."""
@@ -142,13 +146,15 @@ class ReferenceSession:
         scheduler, pool = self._scheduler, self._cache.pool
         for request in scheduler.requests.values():
             self._notice(request)
-        keys = tuple((group, block, length, name) for block, held in pool.keys.items() for group, name, length in held)
+        if self._recorder.keys_changed:  # most actions change none
+            self._recorder.keys_changed = False
+            self._books = self._map(), self._block_keys()
         return CacheView(
             refs=tuple(pool.refs),
             free=tuple(pool.free),
             free_count=pool.free_count,
-            keys=self._map(),
-            block_keys=keys,
+            keys=self._books[0],
+            block_keys=self._books[1],
             tables=self._tables(),
             holders=self._holders(),
             requests={label: _request_view(request) for label, request in scheduler.requests.items()},
@@ -157,7 +163,11 @@ class ReferenceSession:
             deferred=sum(len(blocks) for _, blocks in scheduler.fenced),
         )
 
-    def _map(self) -> tuple[tuple[int, int, int, int], ...]:
+    def _block_keys(self) -> Keys:
+        held = self._cache.pool.keys.items()
+        return tuple([(group, block, length, name) for block, keys in held for group, name, length in keys])
+
+    def _map(self) -> Keys:
         length_of = {(group, name): length for held in self._cache.pool.keys.values() for group, name, length in held}
         return tuple(
             [
@@ -182,7 +192,8 @@ class ReferenceSession:
         return tuple(sorted(held.items()))
 
     def _notice(self, request: Request) -> None:
-        """Tell the log if a request's tokens are others than sampling gives."""
+        """Remember a request's names for when it is gone; tell the log if its tokens are others than sampling gives."""
+        self._names[request.label] = request.names
         expected = self._expected[request.label]
         if expected.token_list(request.known) != request.tokens:
             self._expected[request.label] = Prefixes(request.tokens, *expected.extra_keys)

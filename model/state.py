@@ -1,0 +1,296 @@
+"""A server's state as a value: taken, put back, and compared up to the names of blocks and requests.
+
+Taken between two actions: what lives during a pass only is no part of it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from kvcheck.model.content import Prefixes
+from kvcheck.model.managers import MambaManager, Manager, Row
+from kvcheck.model.observation import StepPlan, Tables
+from kvcheck.model.pool import NULL, Key, Pool
+from kvcheck.model.request import Request
+from kvcheck.model.scheduler import Scheduler
+
+_LISTS = ("tokens", "names", "inputs")
+_PLAIN = tuple(name for name in Request.__slots__ if name not in (*_LISTS, "_hashed", "_hash_block"))
+
+
+class RequestState(NamedTuple):
+    """One request. ``plain``: the values of its plain fields, in the order of its slots. ``hashed``: the tokens that
+    its names cover, with its extra keys."""
+
+    plain: tuple[Any, ...]
+    tokens: tuple[int, ...]
+    inputs: tuple[Any, ...]
+    hashed: tuple[tuple[int, ...], str, int]
+
+    def field(self, name: str) -> Any:
+        """A plain field."""
+        return self.plain[_PLAIN.index(name)]
+
+
+class RowState(NamedTuple):
+    """What one request holds in one group."""
+
+    blocks: tuple[int, ...]
+    registered: int
+    tail: tuple[int, int] | None
+    grown: bool
+    previous: int | None
+    producer: bool
+
+
+class PoolState(NamedTuple):
+    """``keys``: by block. ``holders``: by group, name and age."""
+
+    refs: tuple[int, ...]
+    free: tuple[int, ...]
+    free_count: int
+    keys: tuple[tuple[int, tuple[Key, ...]], ...]
+    holders: tuple[tuple[tuple[int, tuple[int, ...]], ...], ...]
+
+
+class State(NamedTuple):
+    """All that decides what a server does next. Labels stand for requests; ``rows`` are by group."""
+
+    pool: PoolState
+    requests: tuple[RequestState, ...]
+    rows: tuple[tuple[tuple[str, RowState], ...], ...]
+    running: tuple[str, ...]
+    waiting: tuple[str, ...]
+    passed_over: tuple[str, ...]
+    prefills: tuple[str, ...]
+    loaded: frozenset[str]
+    failed: frozenset[str]
+    aborted_loads: frozenset[str]
+    finished: frozenset[str]
+    preempted: frozenset[str]
+    pins: tuple[tuple[str, tuple[int, ...]], ...]
+    fenced: tuple[tuple[int, tuple[int, ...]], ...]
+    departed: tuple[tuple[int, str, Tables], ...]
+    in_flight: tuple[StepPlan, ...]
+    counters: tuple[int, int, int, int, int]
+    paused: str
+
+
+# ---- take and put back -----------------------------------------------------------------------------------------------
+
+
+def snapshot(server: Scheduler) -> State:
+    """The state between two actions."""
+    cache = server.cache
+    return State(
+        pool=_pool_state(cache.pool),
+        requests=tuple([_request_state(request) for request in server.requests.values()]),
+        rows=tuple([_row_states(manager) for manager in cache.managers]),
+        running=tuple([request.label for request in server.running]),
+        waiting=tuple([request.label for request in server.waiting.requests]),
+        passed_over=tuple([request.label for request in server.passed_over.requests]),
+        prefills=tuple(server.prefills),
+        loaded=frozenset(server.loaded),
+        failed=frozenset(server.failed),
+        aborted_loads=frozenset(server.aborted_loads),
+        finished=frozenset(server.finished),
+        preempted=frozenset(server.preempted),
+        pins=tuple([(label, tuple(blocks)) for label, blocks in cache.pins.items()]),
+        fenced=tuple([(fence, tuple(blocks)) for fence, blocks in server.fenced]),
+        departed=tuple(server.failures.departed),
+        in_flight=tuple(server.in_flight),
+        counters=(server.passes, server.steps, server.processed_steps, server.arrivals, server.idle),
+        paused=server.paused,
+    )
+
+
+def restore(server: Scheduler, state: State) -> None:
+    """Put a state back into a server with the same layout and faults."""
+    cache = server.cache
+    _restore_pool(cache.pool, state.pool)
+    made = [_request(item, server.layout.hash_block) for item in state.requests]
+    server.requests = {request.label: request for request in made}
+    for manager, rows in zip(cache.managers, state.rows, strict=True):
+        _restore_rows(manager, rows)
+    known = server.requests
+    server.running = [known[label] for label in state.running]
+    server.waiting.requests[:] = [known[label] for label in state.waiting]
+    server.passed_over.requests[:] = [known[label] for label in state.passed_over]
+    server.prefills = {label: known[label] for label in state.prefills}
+    server.loaded, server.failed = set(state.loaded), set(state.failed)
+    server.aborted_loads = set(state.aborted_loads)
+    server.finished, server.preempted = set(state.finished), set(state.preempted)
+    cache.pins = {label: list(blocks) for label, blocks in state.pins}
+    server.fenced.clear()
+    server.fenced.extend((fence, list(blocks)) for fence, blocks in state.fenced)
+    server.failures.departed = list(state.departed)
+    server.in_flight.clear()
+    server.in_flight.extend(state.in_flight)
+    server.passes, server.steps, server.processed_steps, server.arrivals, server.idle = state.counters
+    server.paused = state.paused
+
+
+def _pool_state(pool: Pool) -> PoolState:
+    return PoolState(
+        refs=tuple(pool.refs),
+        free=tuple(pool.free),
+        free_count=pool.free_count,
+        keys=tuple([(block, tuple(keys)) for block, keys in pool.keys.items()]),
+        holders=tuple([tuple([(name, tuple(b)) for name, b in holders.items()]) for holders in pool.holders]),
+    )
+
+
+def _restore_pool(pool: Pool, state: PoolState) -> None:
+    pool.refs = list(state.refs)
+    pool.free = OrderedDict.fromkeys(state.free)
+    pool.free_count = state.free_count
+    pool.keys = {block: list(keys) for block, keys in state.keys}
+    pool.holders = [{name: list(blocks) for name, blocks in holders} for holders in state.holders]
+    pool.published.clear()
+    pool.taken.clear()
+
+
+def _request_state(request: Request) -> RequestState:
+    return RequestState(
+        plain=tuple([getattr(request, name) for name in _PLAIN]),
+        tokens=tuple(request.tokens),
+        inputs=tuple(request.inputs),
+        hashed=request.hashed_tokens(),
+    )
+
+
+def _request(state: RequestState, hash_block: int) -> Request:
+    request = Request.__new__(Request)
+    for name, value in zip(_PLAIN, state.plain, strict=True):
+        setattr(request, name, value)
+    tokens, salt, adapter = state.hashed
+    request.revive(state.tokens, Prefixes(tokens, salt, adapter), state.inputs, hash_block)
+    return request
+
+
+def _row_states(manager: Manager) -> tuple[tuple[str, RowState], ...]:
+    producers = manager.producers if isinstance(manager, MambaManager) else ()
+    return tuple(
+        [
+            (label, RowState(tuple(r.blocks), r.registered, r.tail, r.grown, r.previous, label in producers))
+            for label, r in manager.rows.items()
+        ]
+    )
+
+
+def _restore_rows(manager: Manager, rows: Iterable[tuple[str, RowState]]) -> None:
+    manager.rows.clear()
+    producers = set()
+    for label, state in rows:
+        row = manager.rows[label] = Row()
+        row.blocks, row.registered, row.tail = list(state.blocks), state.registered, state.tail
+        row.grown, row.previous = state.grown, state.previous
+        if state.producer:
+            producers.add(label)
+    if isinstance(manager, MambaManager):
+        manager.producers = producers
+        manager.handed_over.clear()
+
+
+# ---- up to names -----------------------------------------------------------------------------------------------------
+
+
+def canonical(state: State) -> Hashable:
+    """The same for two states that differ in the numbers of blocks and the labels of requests only.
+
+    Blocks are numbered as they are met: the free queue in its order, then the tables. That is exact, because the queue
+    is part of the state, and costs one walk. Requests are numbered in the order of the queues. Counts of passes and
+    arrivals matter by their differences only.
+    """
+    labels = _numbers((*state.running, *state.passed_over, *state.waiting, *(r.field("label") for r in state.requests)))
+    order = sorted(state.requests, key=lambda request: labels[request.field("label")])
+    rows = [
+        sorted(((labels[label], row) for label, row in group if label in labels), key=lambda r: r[0])
+        for group in state.rows
+    ]
+    held = (block for group in rows for _, row in group for block in row.blocks)
+    outside = (block for _, blocks in (*state.pins, *state.fenced) for block in blocks)
+    blocks = _numbers((NULL, *state.pool.free, *held, *outside, *range(len(state.pool.refs))))
+    passes, steps, processed, arrivals, idle = state.counters
+    name = labels.get
+    return (
+        _canonical_pool(state.pool, blocks),
+        tuple([_canonical_request(request, labels, steps, arrivals) for request in order]),
+        tuple([tuple([(label, _canonical_row(row, blocks)) for label, row in group]) for group in rows]),
+        tuple([name(label) for label in state.running]),
+        tuple([name(label) for label in state.waiting]),
+        tuple([name(label) for label in state.passed_over]),
+        frozenset(name(label) for label in state.prefills),
+        frozenset(name(label) for label in state.loaded),
+        frozenset(name(label) for label in state.failed),
+        frozenset(name(label) for label in state.aborted_loads),
+        frozenset((name(label), _renamed(pinned, blocks)) for label, pinned in state.pins),
+        tuple([(fence - steps, _renamed(fenced, blocks)) for fence, fenced in state.fenced]),
+        tuple([(seq - passes, name(label), _tables(tables, blocks)) for seq, label, tables in state.departed]),
+        tuple([_canonical_plan(plan, labels, blocks, passes) for plan in state.in_flight]),
+        (steps - processed, idle, state.paused),
+    )
+
+
+def _numbers(things: Iterable[Any]) -> dict[Any, int]:
+    """Each thing with the number of its first place among the different ones."""
+    return {thing: number for number, thing in enumerate(dict.fromkeys(things))}
+
+
+def _renamed(items: Sequence[int], blocks: dict[int, int]) -> tuple[int, ...]:
+    return tuple([blocks[block] for block in items])
+
+
+def _tables(tables: Tables, blocks: dict[int, int]) -> Tables:
+    return tuple([_renamed(table, blocks) for table in tables])
+
+
+def _canonical_pool(pool: PoolState, blocks: dict[int, int]) -> Hashable:
+    refs = sorted((blocks[block], count) for block, count in enumerate(pool.refs) if count)
+    keys = sorted((blocks[block], held) for block, held in pool.keys)
+    holders = [sorted((name, _renamed(held, blocks)) for name, held in group) for group in pool.holders]
+    return tuple(refs), len(pool.free), pool.free_count, tuple(keys), tuple([tuple(group) for group in holders])
+
+
+_RELATIVE: dict[str, Callable[[Any, dict[str, int], int, int], Any]] = {
+    "label": lambda value, labels, _steps, _arrivals: labels[value],
+    "order": lambda value, _labels, _steps, arrivals: value - arrivals,
+    "last_step": lambda value, _labels, steps, _arrivals: value - steps,
+}
+
+
+def _canonical_request(request: RequestState, labels: dict[str, int], steps: int, arrivals: int) -> Hashable:
+    plain = tuple(
+        [
+            _RELATIVE[field](value, labels, steps, arrivals) if field in _RELATIVE else value
+            for field, value in zip(_PLAIN, request.plain, strict=True)
+        ]
+    )
+    inputs = tuple([(extend.prompt, extend.max_tokens, order - arrivals) for extend, order in request.inputs])
+    return plain, request.tokens, inputs, request.hashed
+
+
+def _canonical_row(row: RowState, blocks: dict[int, int]) -> Hashable:
+    tail = None if row.tail is None else (row.tail[0], blocks[row.tail[1]])
+    return row._replace(blocks=_renamed(row.blocks, blocks), tail=tail)
+
+
+def _canonical_plan(plan: StepPlan, labels: dict[str, int], blocks: dict[int, int], passes: int) -> Hashable:
+    requests = [
+        (labels.get(r.label), r.kind, r.start, r.count, r.drafts, r.known, _tables(r.tables, blocks))
+        for r in plan.requests
+    ]
+    loads = [
+        (labels.get(load.label), load.local, load.external, load.asynchronous, load.arrives) for load in plan.loads
+    ]
+    copies = tuple([(blocks[source], blocks[target]) for source, target in plan.copies])
+    return (
+        plan.seq - passes,
+        tuple(requests),
+        copies,
+        _renamed(plan.fresh, blocks),
+        _renamed(plan.zero, blocks),
+        tuple(loads),
+    )
