@@ -202,6 +202,7 @@ class Shadow:
             for table, blocks in zip(row.tables, item.tables, strict=False):
                 table.extend(blocks)
             row.known = min(row.known, item.known)
+            row.first = min(row.first, item.start)
         row = self.rows[item.label]
         start = item.start
         if self.layout.asynchronous and self.layout.draft_tokens:

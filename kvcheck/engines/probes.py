@@ -144,8 +144,8 @@ def layouts() -> dict[str, Layout]:
 
     ``full``: one group. ``window``: full attention and a window of two blocks, ``window-small`` one of four blocks half
     as large. ``mamba``: full attention and Mamba with b = h = S, ``mamba-unit`` with a match unit, ``mamba-steps`` with
-    steps of two blocks at most. ``chunked``: full attention and chunked local. ``mixed-unit``: full attention, Mamba and
-    window with a match unit. ``dcp-unit``: full attention over two ranks and Mamba with a match unit.
+    steps of two blocks at most. ``chunked``: full attention and chunked local. ``mixed-unit``: full attention, Mamba
+    and window with a match unit. ``dcp-unit``: full attention over two ranks and Mamba with a match unit.
 
     All groups are marked (R1.17), with ``eagle-one`` only the first. ``default`` is the release's own retention,
     ``sparse`` interval 0. ``connector``: one that holds nothing, with default retention.
