@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvcheck.invariants.ledger import NOBODY, Ledger
-from kvcheck.invariants.reach import block_serves, needed_columns, serves
+from kvcheck.invariants.reach import block_serves, has_unit_behind, needed_columns
 from kvcheck.invariants.registry import Finding, Severity, invariant
 from kvcheck.model.observation import Begin, Lookup
 
@@ -63,7 +63,7 @@ def peek(lookup: Lookup, ledger: Ledger) -> Iterator[Finding]:
     ledger.peeked[lookup.label] = found = {
         group
         for group in ledger.promises.drops
-        if not lookup.length or serves(ledger, ledger.keys, lookup.label, group, lookup.length, lookup.cap)
+        if not lookup.length or has_unit_behind(ledger, lookup.label, group, lookup.length, lookup.cap)
     }
     missing = [group for group in ledger.promises.drops if group not in found]
     if lookup.how == "agreed" and lookup.label and missing:

@@ -45,6 +45,23 @@ def repeat(lookup: Lookup, ledger: Ledger) -> Iterator[Finding]:
 
 
 @invariant(
+    "hits.resume",
+    "a request resumes no lower than the hit that was found for it",
+    Severity.LOST_REUSE,
+    "R7.2 R7.6 R12.41",
+    event=Begin,
+)
+def resume(begin: Begin, ledger: Ledger) -> Iterator[Finding]:
+    """External tokens replace a local tail only if they reach further."""
+    lookup = ledger.lookups.get(begin.label)
+    if begin.computed or lookup is None or lookup.how != "agreed":
+        return
+    start = begin.local + begin.external
+    if start < lookup.length:
+        yield Finding(f"{begin.label} hits {lookup.length} tokens and resumes after {start}")
+
+
+@invariant(
     "hits.skip",
     "a request that must compute its whole prompt begins with nothing that it has not computed",
     Severity.CORRUPTION,

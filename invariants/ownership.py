@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, pairwise, takewhile
 
 from kvcheck.invariants.ledger import Ledger
 from kvcheck.invariants.moment import Moment
 from kvcheck.invariants.registry import Finding, Severity, invariant
-from kvcheck.model.observation import CacheView
+from kvcheck.model.observation import CacheView, Clear, Drop, Register, Release, Take, Touch
 
 NULL_BLOCK = 0
 
@@ -66,6 +66,56 @@ def free_queue(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
         block = min(idle ^ queued)
         where = "in" if block in queued else "not in"
         yield Finding(f"block {block} has {view.refs[block]} references and is {where} the free queue", detail="state")
+
+
+@invariant(
+    "ownership.reuse-order",
+    "blocks that are given back are reused first if they have no key, else last",
+    Severity.LOST_REUSE,
+    "R1.13 R1.14 #42656",
+)
+def reuse_order(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
+    """Judged where an action does nothing to the free queue but give back."""
+    before, view = moment.before, moment.view
+    if before is None or view is None or before.free == view.free or not ledger.layout.caching:
+        return
+    if any(isinstance(event, Take | Touch | Drop | Register | Clear) for event in moment.observation.log):
+        return
+    old = set(before.free)
+    first = list(takewhile(lambda block: block not in old, view.free))
+    last = list(takewhile(lambda block: block not in old, reversed(view.free)))
+    keyed = {block for _, block, _, _ in view.block_keys}
+    if not old:
+        return  # all are new: where the keyed ones begin is not told
+    if wrong := [block for block in first if block in keyed] or [block for block in last if block not in keyed]:
+        where = "first, and is cached" if wrong[0] in keyed else "last, and holds nothing"
+        yield Finding(
+            f"block {wrong[0]} was given back to be reused {where}", detail="cached" if wrong[0] in keyed else "empty"
+        )
+
+
+@invariant(
+    "ownership.tails-first",
+    "of the blocks that a request gives back at once, later columns are reused before earlier ones",
+    Severity.LOST_REUSE,
+    "R1.14",
+    event=Release,
+)
+def tails_first(release: Release, ledger: Ledger) -> Iterator[Finding]:
+    """A hit needs the head of a prompt, whatever becomes of its tail."""
+    moment = ledger.moment
+    before = moment.before if moment is not None else None
+    tables = before.tables.get(release.label) if before is not None and release.group >= 0 else None
+    if moment is None or tables is None or len(release.blocks) < 2:
+        return
+    column = {block: number for number, block in enumerate(tables[release.group])}
+    for event in moment.observation.log:
+        if isinstance(event, Take):  # it may stand in another column by now
+            for block in event.blocks:
+                column.pop(block, None)
+    columns = [column[block] for block in release.blocks if block in column]
+    if any(later > earlier for earlier, later in pairwise(columns)):
+        yield Finding(f"{release.label} gives back column {min(columns)} before later ones", (release.group,))
 
 
 @invariant(

@@ -74,7 +74,8 @@ def _state_lengths(commit: Commit, ledger: Ledger, group: int) -> Iterator[int]:
         return
     if bound(end, ledger, group) != end or end % layout.groups[group].block_size:
         return
-    if ledger.promises.retention is None or (not ledger.promises.drops and end == _replay(commit, ledger)):
+    kept = ledger.promises.retention is None
+    if kept or (not ledger.promises.drops and end in (_replay(commit, ledger), _junction(commit, ledger))):
         yield end
 
 
@@ -83,12 +84,23 @@ def _replay(commit: Commit, ledger: Ledger) -> int:
     return round_down(commit.prompt - 1, ledger.layout.scheduler_block)
 
 
+def _junction(commit: Commit, ledger: Ledger) -> int:
+    """A junction that the request's lookup has found, if it is a boundary in every rounding (R5.6.6, R12.22)."""
+    lookup = ledger.lookups.get(commit.label)
+    if lookup is None or not lookup.junction:
+        return 0
+    found = lookup.length + lookup.junction
+    return found if found % ledger.layout.scheduler_block == 0 else 0
+
+
 def _window_lengths(commit: Commit, ledger: Ledger, group: int) -> Iterator[int]:
     """Sliding window and chunked local: the blocks that each boundary up to the bound needs (R5.6.2)."""
     layout, spec, size = ledger.layout, ledger.layout.groups[group], ledger.layout.block_tokens(group)
     if ledger.promises.retention is not None and spec.kind == "sliding_window":
         return
     limit = min(bound(commit.length, ledger, group), commit.known - ledger.promises.hash_lookahead)
+    if layout.draft_tokens:  # accepted drafts are registered a step later, when the window may have passed their blocks
+        limit = min(limit, commit.prompt)
     extra = size if group in ledger.promises.drops else 0
     step = layout.hash_block if ledger.promises.partial_hits else layout.scheduler_block
     for boundary in range(step, limit - extra + 1, step):

@@ -53,17 +53,29 @@ def unit(ledger: Ledger, group: int) -> int:
     return h if ledger.promises.partial_hits and spec.fine_grained and size > h else size
 
 
+def has_unit_behind(ledger: Ledger, label: str, group: int, length: int, cap: int) -> bool:
+    """Whether an EAGLE group has the unit behind a hit of ``length`` tokens, under whatever key (R4.5)."""
+    if ledger.layout.groups[group].keeps_whole_prefix:
+        end, size = length + unit(ledger, group), ledger.layout.block_tokens(group)
+        return _prefix_up_to(ledger, ledger.keys, label, group, end, round_down(end, size) + size)
+    return serves(ledger, ledger.keys, label, group, length, cap)
+
+
 def _whole_prefix(ledger: Ledger, keys: Container[Key], label: str, group: int, end: int, cap: int) -> bool:
-    """Full attention: every whole block, and any key at or past the end within the last one."""
+    """Full attention, strictly: a later key of the last block counts only if the lookup surely asks for it."""
+    last = end  # a group that is not looked up first may start from a candidate that is too short for later keys
+    if _looked_up_first(ledger, group):
+        size = ledger.layout.block_tokens(group)
+        last = min(round_down(end, size) + size, cap + 1 - ledger.promises.hash_lookahead, cap)
+    return _prefix_up_to(ledger, keys, label, group, end, last)
+
+
+def _prefix_up_to(ledger: Ledger, keys: Container[Key], label: str, group: int, end: int, last: int) -> bool:
+    """Full attention: every whole block, and a key from ``end`` to ``last`` within the block that ``end`` is in."""
     size, h = ledger.layout.block_tokens(group), ledger.layout.hash_block
     if not all(ledger.key(group, label, (i + 1) * size) in keys for i in range(end // size)):
         return False
-    if end % size == 0:
-        return True
-    last = min(round_down(end, size) + size, cap + 1 - ledger.promises.hash_lookahead, cap)
-    if not _looked_up_first(ledger, group):
-        last = end  # by then the candidate may be so short that no later key of the block is asked for
-    return any(ledger.key(group, label, at) in keys for at in range(end, last + 1, h))
+    return end % size == 0 or any(ledger.key(group, label, at) in keys for at in range(end, last + 1, h))
 
 
 def _looked_up_first(ledger: Ledger, group: int) -> bool:

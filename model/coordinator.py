@@ -91,8 +91,8 @@ class Coordinator:
     ) -> tuple[Blocks, int]:
         """Look up one group at a candidate; an EAGLE group that drops looks one unit further (R4.5)."""
         limit = candidate
-        looks_further = drops or (self.faults.mamba_looks_further and group.is_mamba and group.manager.eagle)
-        if looks_further:
+        further = drops and not (self.faults.drop_repeated and candidate < cap)
+        if further or (self.faults.mamba_looks_further and group.is_mamba and group.manager.eagle):
             manager = group.manager
             unit = laws.drop_unit(self.partial, manager.fine_grained, manager.block, self.layout.hash_block)
             limit = laws.looks_until(candidate, unit, cap)

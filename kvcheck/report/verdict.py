@@ -9,6 +9,7 @@ from kvcheck.engines.campaign import CampaignResult
 from kvcheck.engines.judging import RunResult
 from kvcheck.report.account import Account, replay_command
 from kvcheck.report.console import Screen
+from kvcheck.targets.reference.target import MODEL, is_model
 
 MOST_UNDETERMINED = 20
 
@@ -47,7 +48,19 @@ def show_verdict(screen: Screen, result: CampaignResult) -> None:
     bound = f"{result.runs} runs, {result.actions} actions, seed {result.plan.seed}, {result.seconds:.0f} s"
     if result.interrupted:
         bound += ", interrupted"
+    if is_model(result.plan.spec):
+        screen.line(_about_model(result.plan.spec))
     screen.verdict(result.verdict, f": {_meaning(result)} ({bound})")
+
+
+def _about_model(spec: str) -> str:
+    """What a campaign on the model says, and what it does not."""
+    if spec == MODEL:
+        return (
+            "the target is the reference model, what a server should do: nothing found means that the model, the shadow "
+            "worker and the invariants agree with each other; it says nothing about a server (--target vllm==0.33.0)"
+        )
+    return f"the target is the reference model with faults on ({spec}): what is found shows what these faults do"
 
 
 def _meaning(result: CampaignResult) -> str:

@@ -44,11 +44,13 @@ from kvcheck.model.observation import (
     Drop,
     End,
     Estimate,
+    Event,
     Failure,
     Lookup,
     Processed,
     Promises,
     Register,
+    Release,
     Retold,
     Take,
     Touch,
@@ -199,6 +201,19 @@ for _invariant, _what in (
         sound = reading(what, "held")
         sound += [v for v in reading(what, failure=FAILURE) if v.invariant != "system.exception"]
         return Outcome(broken, sound)
+
+
+@case("content.draft", "a reads position 3")
+def _() -> Outcome:
+    """Without a hash lookahead a target may except what lies in a hit whose unit behind was there (R1.21)."""
+
+    def reads(hit: int, *peeked: int, exact: bool = False) -> list[Violation]:
+        bench = Bench(HYBRID, Promises(drops=(0,), drafts_of_duplicates=exact), a=PROMPT)
+        bench.ledger.resumed_at["a"], bench.ledger.peeked["a"] = hit, set(peeked)
+        bench.before = view_of(HYBRID, {"a": ((1, 2), (0, 3))})
+        return bench.feed(Complete(), wrong=[read("draft")], view=bench.before)
+
+    return Outcome(reads(4) + reads(2, 0) + reads(4, 0, exact=True), reads(4, 0))
 
 
 @case("content.store", "a reads position 3 in group 0")
@@ -357,6 +372,17 @@ def _() -> Outcome:
     return Outcome(repeated(evicted=False), repeated(evicted=True))
 
 
+@case("hits.resume", "a hits 4 tokens and resumes after 3")
+def _() -> Outcome:
+    """External tokens may replace the tail of a hit, if they reach at least as far (R7.2)."""
+
+    def begun(local: int, external: int) -> list[Violation]:
+        own = lookup("a", 4, ((1, 2), (3, 4)))
+        return cached().feed(Schedule(), own, begin(local=local, external=external))
+
+    return Outcome(begun(2, 1), begun(4, 0) + begun(2, 2) + begun(2, 3))
+
+
 @case("hits.skip", "a must compute its whole prompt and begins with 4 local and 0 external tokens")
 def _() -> Outcome:
     """Neither a local hit nor a load."""
@@ -441,6 +467,47 @@ def _() -> Outcome:
 @case("ownership.one-hand", "block 1 is column 1 of group 0 of a and column 0 of group 0 of a")
 def _() -> Outcome:
     return Outcome(viewing(view_of(TWO, {"a": ((1, 1), (2,))})), viewing(HELD))
+
+
+def given_back(order: tuple[int, ...], *keyed: int) -> list[Violation]:
+    """Block 4 stands in the queue, ``order`` is the queue after blocks 1 and 2 were given back."""
+    layout = layout_of(full(2), num_blocks=5)
+    bench = Bench(layout, a=PROMPT)
+    keys = [bench.register(0, block, "a", 2 * block) for block in keyed]
+    books = tuple((0, block, *bench.key(0, "a", 2 * block)[1:]) for block in keyed)
+    held = view_of(layout, {"a": ((1, 2),)}, keys=books, holders=((3, 1),))
+    bench.feed(Schedule(), *keys, view=held)
+    waiting = {"b": request_view("waiting")}
+    free = replace(view_of(layout, keys=books, holders=((3, 1),), requests=waiting), free=order)
+    return bench.feed(Complete(), Release("a", 0, (2, 1)), view=free)
+
+
+@case("ownership.reuse-order", "block 1 was given back to be reused first, and is cached")
+def _() -> Outcome:
+    """Cached blocks go behind those that are free already, others before them (R1.14)."""
+    return Outcome(
+        given_back((2, 1, 4), 1), given_back((2, 4, 1), 1) + given_back((2, 1, 4)) + given_back((4, 2, 1), 1, 2)
+    )
+
+
+@case("ownership.reuse-order", "block 2 was given back to be reused last, and holds nothing")
+def _() -> Outcome:
+    return Outcome(given_back((4, 1, 2), 1), given_back((2, 4, 1), 1))
+
+
+@case("ownership.tails-first", "a gives back column 0 before later ones")
+def _() -> Outcome:
+    """A block that came back in the same pass may stand in another column than before."""
+    held = view_of(ONE, {"a": ((1, 2, 3),)})
+
+    def released(*log: Event) -> list[Violation]:
+        bench = Bench(ONE, a=PROMPT)
+        bench.feed(Schedule(), view=held)
+        return bench.feed(Complete(), *log)
+
+    sound = released(Release("a", 0, (3, 2, 1))) + released(Release("a", 0, (3, 1))) + released(Release("", -1, (1, 2)))
+    sound += released(Take("a", 0, (1,)), Release("a", 0, (1, 3, 2)))
+    return Outcome(released(Release("a", 0, (1, 2, 3))), sound)
 
 
 @case("ownership.leak", r"the server is idle and 1 blocks are not free: \[3\]")

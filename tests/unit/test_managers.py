@@ -11,8 +11,9 @@ import pytest
 from helpers import chunked, full, layout_of, mamba, replace, window
 
 from kvcheck.model.actions import Arrive
-from kvcheck.model.faults import NO_FAULTS
-from kvcheck.model.layout import Drafter, Group
+from kvcheck.model.coordinator import Coordinator
+from kvcheck.model.faults import NO_FAULTS, faults_on
+from kvcheck.model.layout import Drafter, Group, Layout
 from kvcheck.model.managers import MANAGERS, MambaManager, Manager, Need
 from kvcheck.model.pool import NULL, Pool, ServerError
 from kvcheck.model.request import Request
@@ -250,6 +251,27 @@ def test_an_estimate_counts_hit_blocks_that_leave_the_queue_and_the_copy_of_a_ta
     assert [manager.pool.refs[block] for block in (1, 2, 3, 4)] == [2, 1, 2, 1]
 
 
+def test_hit_blocks_that_lie_below_a_loads_window_are_not_counted() -> None:
+    manager = manager_of(window(2, 4))
+    cached(manager, [12, 14, 16])
+    hits, _ = hit(manager, 16)
+    needs = [Need(end, end, end, 16, end - 16, False) for end in (18, 20)]
+    assert [manager.estimate("a", hits, need) for need in needs] == [2, 2]
+    manager.pool.touch(hits)
+    assert [manager.estimate("a", hits, need) for need in needs] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("main", "resume", "blocks"), [(8, 8, 1), (9, 8, 2), (10, 10, 1), (12, 10, 1), (13, 10, 2), (40, 10, 2)]
+)
+def test_a_mamba_group_counts_the_hit_or_the_loaded_state_and_the_running_one(
+    main: int, resume: int, blocks: int
+) -> None:
+    manager = manager_of(mamba(4), full(2))
+    cached(manager, [8])
+    assert manager.estimate("a", hit(manager, 9)[0], Need(main, main, resume, 8, resume - 8, False)) == blocks
+
+
 def test_what_this_pass_writes_can_be_read_in_it_but_neither_copied_nor_resumed_from() -> None:
     attention, states = manager_of(full(4), mamba(2)), manager_of(mamba(4), full(2))
     for manager in (attention, states):
@@ -315,6 +337,26 @@ def test_a_mamba_request_holds_the_state_before_the_running_one_until_that_is_se
     assert manager.row("a").blocks == [0, 2, 1]
     manager.give_up("a", 9)
     assert manager.row("a").blocks == [0, 0, 1]
+
+
+@pytest.mark.parametrize(("drafts", "table"), [(0, [0, 0, 0, 2]), (2, [0, 0, 0, 2, 3, 4])])
+def test_a_state_that_a_long_chunk_left_far_behind_is_given_up_too(drafts: int, table: list[int]) -> None:
+    manager = manager_of(mamba(4, drafts), full(2))
+    manager.grow("a", 4, 4)
+    manager.grow("a", 16, 16)
+    manager.give_up("a", 4)
+    assert manager.row("a").blocks == [1, *table[1:]]
+    manager.give_up("a", 16)
+    assert manager.row("a").blocks == table
+
+
+def test_a_hit_state_is_given_up_like_one_of_the_requests_own() -> None:
+    manager = manager_of(mamba(4), full(2))
+    cached(manager, [8])
+    manager.adopt("a", hit(manager, 8)[0], 8, 8)
+    manager.grow("a", 24, 24)
+    manager.give_up("a", 24)
+    assert manager.row("a").blocks == [0, 0, 0, 0, 0, 2]
 
 
 # ---- tables of Mamba groups ------------------------------------------------------------------------------------------
@@ -441,3 +483,69 @@ def registered(manager: Manager, retention: int | None, junction: int = 0) -> li
         manager.grow("a", tokens, tokens)
         manager.register(who, tokens, -1, retention)
     return sorted(length for keys in manager.pool.keys.values() for _, _, length in keys)
+
+
+# ---- all groups together ---------------------------------------------------------------------------------------------
+
+EAGLE = Drafter(method="eagle3", tokens=1)
+TOGETHER = {
+    "partial": layout_of(full(2), mamba(4)),
+    "windows": layout_of(full(2), window(2, 4), window(4, 6)),
+    "three kinds": layout_of(full(4), window(2, 4), mamba(4)),
+    "one marked": layout_of(full(2), window(2, 4, eagle=True), mamba(4, 1), drafter=EAGLE),
+    "states marked": layout_of(full(2), mamba(4, 1), drafter=EAGLE),
+    "windows marked": layout_of(full(2), window(2, 4), window(4, 6), drafter=EAGLE),
+    "full marked": layout_of(full(2), full(4), window(2, 4), drafter=EAGLE),
+}
+
+
+def longest_together(managers: list[Manager], names: list[int], cap: int, unit: int) -> int:
+    """The longest hit that each group serves on its own; what full attention serves, it serves shorter too (R2.3)."""
+
+    def serves(manager: Manager, length: int) -> bool:
+        drops = manager.eagle and manager.group.is_attention
+        limit = cap if manager.group.keeps_whole_prefix else min(length + drops * manager.block, cap)
+        return manager.find([manager.index], names, limit, unit, drops, manager.block)[1] >= length
+
+    return max(length for length in range(0, cap + 1, unit) if all(serves(manager, length) for manager in managers))
+
+
+def disagreements(layout: Layout, *faults: str) -> int:
+    """In how many of many random caches the agreed hit is another one, or adopts blocks behind it."""
+    draw, wrong, on = random.Random(1), 0, faults_on(faults)
+    agreed = set()
+    for _ in range(600):
+        coordinator = Coordinator(layout, Pool(60, len(layout.groups), False, on), on)
+        managers, h, cap = coordinator.managers, layout.hash_block, draw.randrange(1, 24)
+        for manager in managers:
+            step = h if manager.fine_grained and coordinator.partial else manager.block
+            for length in range(step, 25, step):
+                if draw.random() < 0.8:
+                    manager.pool.register(*manager.pool.take(1), (manager.index, length, length))
+        names = named(managers[0], 24)
+        found = coordinator.agree(names, cap)
+        assert not found.junction or found.junction > found.length
+        wrong += found.length != longest_together(managers, names, cap, coordinator.granularity) or any(
+            len(found.blocks[m.index]) * m.block >= found.length + m.block for m in managers
+        )
+        agreed.add(found.length)
+    assert len(agreed) > 3
+    return wrong
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_the_agreed_hit_is_the_longest_that_every_group_serves(name: str) -> None:
+    assert disagreements(TOGETHER[name]) == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "name"),
+    [
+        ("single-pass-lookup", "windows"),
+        ("drop-not-verified-again", "windows marked"),
+        ("mamba-looks-further", "states marked"),
+        ("only-first-full-attention-trimmed", "full marked"),
+    ],
+)
+def test_a_faulty_lookup_agrees_on_something_else(fault: str, name: str) -> None:
+    assert disagreements(TOGETHER[name], fault) > 0

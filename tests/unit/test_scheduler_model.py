@@ -215,6 +215,71 @@ def test_who_hits_inside_a_block_writes_to_a_copy() -> None:
     assert [server.cache.refs[block] for copy in plan.copies for block in copy] == [0, 1, 0, 1]
 
 
+def test_a_session_that_waits_with_blocks_gives_them_back_when_nobody_else_can_run() -> None:
+    server = Server(layout_of(full(2), num_blocks=9, max_model_len=16))
+    for label, first in (("a", 1), ("b", 9)):
+        server.arrive(label, 8, first=first, session=True)
+    assert server.step() == {"a": (0, 8), "b": (0, 8)}
+    server.do(*[Extend(label=label, prompt=(7, 7, 7, 7)) for label in ("a", "b")])
+    assert server.cache.free_count == 0
+    assert [server.step() for _ in range(2)] == [{}, {"a": (8, 12)}]
+    assert server.where("b") == ("waiting", 0)
+
+
+# ---- drafts ----------------------------------------------------------------------------------------------------------
+
+DRAFTING = layout_of(full(2), num_blocks=33, drafter=Drafter(method="mtp", tokens=2))
+
+
+def test_rejected_drafts_are_not_computed() -> None:
+    server = Server(DRAFTING)
+    server.arrive("a", 4, max_tokens=9)
+    ran = []
+    for accepted in (0, 1, 2, 0):
+        (item,) = server.plan().requests
+        server.do(Complete(accepted={"a": accepted}))
+        ran.append((item.start, item.count, item.drafts, server.request("a").known))
+    assert ran == [(0, 4, 0, 5), (4, 3, 2, 7), (6, 3, 2, 10), (9, 3, 2, 11)]
+
+
+def test_drafts_that_overlapping_steps_verify_are_taken_back_when_they_are_rejected() -> None:
+    server = Server(replace(DRAFTING, steps_in_flight=2))
+    server.arrive("a", 4, max_tokens=9)
+    server.do(Schedule(), Schedule())
+    assert (server.where("a"), server.request("a").placeholders) == (("running", 7), 4)
+    server.do(Complete(), Complete(accepted={"a": 1}))
+    assert (server.where("a"), server.request("a").known, server.request("a").placeholders) == (("running", 6), 7, 0)
+
+
+def test_nothing_runs_past_the_longest_request() -> None:
+    server = Server(replace(DRAFTING, max_model_len=8))
+    server.arrive("a", 4, max_tokens=9)
+    ran = []
+    for _ in range(3):
+        ran += [(item.start, item.count, item.drafts) for item in server.plan().requests]
+        server.do(Complete(accepted={"a": 1}))
+    assert ran == [(0, 4, 0), (4, 3, 2), (6, 1, 0)]
+    assert server.cache.requests == {}
+
+
+def test_a_prompt_of_one_token_beside_running_requests_is_padded_to_a_speculative_step() -> None:
+    server = Server(DRAFTING)
+    server.arrive("a", 1, max_tokens=9)
+    assert [(item.count, item.drafts) for item in server.plan().requests] == [(1, 0)]
+    server.do(Complete())
+    server.arrive("b", 1, first=9)
+    assert [(item.label, item.count, item.drafts) for item in server.plan().requests] == [("a", 3, 2), ("b", 3, 2)]
+
+
+@pytest.mark.parametrize(("groups", "computed"), [((full(2),), 5), ((full(2), mamba(4, 2)), 0)])
+def test_drafts_accepted_behind_the_end_of_a_turn_do_not_count(groups: tuple[Any, ...], computed: int) -> None:
+    server = Server(layout_of(*groups, num_blocks=40, drafter=DRAFTING.drafter))
+    server.arrive("a", 4, max_tokens=2, session=True)
+    server.chunks("a")
+    server.do(Schedule(), Complete(accepted={"a": 2}))
+    assert (server.where("a"), server.request("a").known) == (("idle", computed), 6)
+
+
 # ---- steps in flight -------------------------------------------------------------------------------------------------
 
 OVERLAPPING = layout_of(full(2), num_blocks=17, steps_in_flight=2)
@@ -432,15 +497,16 @@ def test_a_pause_admits_nobody_or_runs_nobody() -> None:
     assert ran == [{}, {"a": (2, 3)}, {"a": (3, 4), "b": (2, 4)}]
 
 
-def test_a_reset_is_declined_while_a_request_runs_unless_it_may_preempt() -> None:
-    server = Server(layout_of(full(2), num_blocks=17))
+@pytest.mark.parametrize(("generation", "kind"), [(1, "resumed"), (2, "new")])
+def test_a_reset_is_declined_while_a_request_runs_unless_it_may_preempt(generation: int, kind: str) -> None:
+    server = Server(layout_of(full(2), num_blocks=17, worker_generation=generation))
     server.arrive("a", 4, max_tokens=9)
     server.step()
     assert server.do(Reset()).refused
     assert server.lengths() == [2, 4]
     assert not server.do(Reset(running=True)).refused
     assert (server.where("a"), server.request("a").known, server.lengths()) == (("preempted", 0), 5, [])
-    assert server.step() == {"a": (0, 5)}
+    assert [(item.kind, item.start, item.count) for item in server.plan().requests] == [(kind, 0, 5)]
 
 
 def test_a_reset_drops_all_output_in_flight() -> None:
