@@ -60,13 +60,15 @@ def valid(lookup: Lookup, ledger: Ledger) -> Iterator[Finding]:
 )
 def peek(lookup: Lookup, ledger: Ledger) -> Iterator[Finding]:
     """Without it the last entries of the hit may stem from a request that went on with another token (R1.21)."""
+    if lookup.label == NOBODY:
+        return
     ledger.peeked[lookup.label] = found = {
         group
         for group in ledger.promises.drops
-        if not lookup.length or has_unit_behind(ledger, lookup.label, group, lookup.length, lookup.cap)
+        if not lookup.length or has_unit_behind(ledger, lookup.label, group, lookup.length)
     }
     missing = [group for group in ledger.promises.drops if group not in found]
-    if lookup.how == "agreed" and lookup.label and missing:
+    if lookup.how == "agreed" and missing:
         yield Finding(
             f"{lookup.label} hits {lookup.length} tokens, but group {missing[0]} has not found the unit behind them",
             (missing[0],),

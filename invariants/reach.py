@@ -53,12 +53,14 @@ def unit(ledger: Ledger, group: int) -> int:
     return h if ledger.promises.partial_hits and spec.fine_grained and size > h else size
 
 
-def has_unit_behind(ledger: Ledger, label: str, group: int, length: int, cap: int) -> bool:
-    """Whether an EAGLE group has the unit behind a hit of ``length`` tokens, under whatever key (R4.5)."""
+def has_unit_behind(ledger: Ledger, label: str, group: int, length: int) -> bool:
+    """Whether an EAGLE group has the unit behind a hit of ``length`` tokens, under whatever key, also past the cap, as
+    some releases look there (R4.5, R12.8)."""
+    end = length + unit(ledger, group)
     if ledger.layout.groups[group].keeps_whole_prefix:
-        end, size = length + unit(ledger, group), ledger.layout.block_tokens(group)
+        size = ledger.layout.block_tokens(group)
         return _prefix_up_to(ledger, ledger.keys, label, group, end, round_down(end, size) + size)
-    return serves(ledger, ledger.keys, label, group, length, cap)
+    return serves(ledger, ledger.keys, label, group, length, end)
 
 
 def _whole_prefix(ledger: Ledger, keys: Container[Key], label: str, group: int, end: int, cap: int) -> bool:

@@ -263,6 +263,10 @@ class Faults:
         bool,
         Fault("a diverged hit is cut to a length that a windowed group does not have", "R7.2 R7.5.2", "0.27.1", LATEST),
     ] = False
+    zeroed_below_diverged_hit: Annotated[
+        bool,
+        Fault("blocks that a load fills below a diverged hit are zeroed behind its back", "R7.4", "0.28.0", "0.31.0"),
+    ] = False
     external_beside_tail: Annotated[
         bool, Fault("external tokens replace a local tail that reaches further", "R7.2 R12.41")
     ] = False

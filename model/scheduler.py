@@ -434,10 +434,12 @@ class Scheduler:
         request.status = Status.LOADING
         request.computed = total
         self.prefills[request.label] = request
+        diverging = self.layout.connector is not None and self.layout.connector.divergent
+        first = 0 if diverging and not self.faults.zeroed_below_diverged_hit else local
         for manager in self.cache.managers:
             if manager.zeroes:
                 blocks = manager.rows[request.label].blocks
-                plan.written.update(blocks[local // manager.block : ceil_div(total, manager.block)])
+                plan.written.update(blocks[first // manager.block : ceil_div(total, manager.block)])
 
     def _end_load(self, request: Request) -> None:
         """An asynchronous load is over: its blocks are registered, and the last token is computed again (R7.9)."""
