@@ -54,11 +54,17 @@ def repeat(lookup: Lookup, ledger: Ledger) -> Iterator[Finding]:
 def resume(begin: Begin, ledger: Ledger) -> Iterator[Finding]:
     """External tokens replace a local tail only if they reach further."""
     lookup = ledger.lookups.get(begin.label)
-    if begin.computed or lookup is None or lookup.how != "agreed":
+    if begin.computed or lookup is None or lookup.how != "agreed" or _runs(begin.label, ledger):
         return
     start = begin.local + begin.external
     if start < lookup.length:
         yield Finding(f"{begin.label} hits {lookup.length} tokens and resumes after {start}")
+
+
+def _runs(label: str, ledger: Ledger) -> bool:
+    """Whether the request runs already: then it was set back (R7.10), and its lookup is an old one."""
+    before = ledger.moment.before if ledger.moment is not None else None
+    return before is not None and label in before.requests and before.requests[label].status == "running"
 
 
 @invariant(

@@ -57,8 +57,8 @@ def _about_model(spec: str) -> str:
     """What a campaign on the model says, and what it does not."""
     if spec == MODEL:
         return (
-            "the target is the reference model, what a server should do: nothing found means that the model, the shadow "
-            "worker and the invariants agree with each other; it says nothing about a server (--target vllm==0.33.0)"
+            "the target is the reference model, what a server should do: nothing found means that the model, the "
+            "shadow worker and the invariants agree; it says nothing about a server (--target vllm==0.33.0)"
         )
     return f"the target is the reference model with faults on ({spec}): what is found shows what these faults do"
 

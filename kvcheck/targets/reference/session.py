@@ -25,7 +25,8 @@ from kvcheck.model.observation import (
 from kvcheck.model.pool import NULL
 from kvcheck.model.request import Request
 from kvcheck.model.scheduler import Scheduler
-from kvcheck.model.script import Script
+from kvcheck.model.script import Script, ScriptState
+from kvcheck.model.state import State, restore, snapshot
 from kvcheck.targets.base import StepOutput
 from kvcheck.targets.reference.recorder import Recorder
 
@@ -34,13 +35,13 @@ Keys = tuple[tuple[int, int, int, int], ...]
 
 
 class ReferenceSession:
-    """Drives one scheduler of the model. ``promises``: what the intended behaviour promises."""
+    """Drives one ``scheduler`` of the model. ``promises``: what the intended behaviour promises."""
 
     def __init__(self, layout: Layout, faults: Faults) -> None:
         self._layout = layout
         self._script = Script(layout, by_request=False)
-        self._scheduler = Scheduler(layout, faults, self)
-        self._cache = self._scheduler.cache
+        self.scheduler = Scheduler(layout, faults, self)
+        self._cache = self.scheduler.cache
         self._recorder = Recorder(self._cache, self._notice)
         self._expected: dict[str, Prefixes] = {}
         self._names: dict[str, list[int]] = {}
@@ -58,25 +59,23 @@ class ReferenceSession:
         """Add a request."""
         self._script.arrive(request)
         self._expected[request.label] = Prefixes(request.prompt, request.salt, request.adapter)
-        self._notice(self._scheduler.arrive(request))
+        self._notice(self.scheduler.arrive(request))
 
     def extend(self, update: Extend) -> None:
         """Give a session its next input, or end it."""
-        self._scheduler.extend(update)
+        self.scheduler.extend(update)
 
     def schedule(self) -> StepPlan:
         """One scheduling pass."""
-        return self._scheduler.schedule()
+        return self.scheduler.schedule()
 
     def process(self, output: StepOutput) -> Processed:
         """Process the output of the oldest step in flight."""
         self._script.over((*output.received, *output.failed))
-        plan = self._scheduler.in_flight[0]
-        processed = self._scheduler.process(
-            output.sampled, sorted(output.received), sorted(output.sent), output.invalid
-        )
+        plan = self.scheduler.in_flight[0]
+        processed = self.scheduler.process(output.sampled, sorted(output.received), sorted(output.sent), output.invalid)
         if self._layout.draft_tokens and not self._layout.asynchronous:
-            self._scheduler.propose({item.label: output.proposed.get(item.label, 0) for item in plan.requests})
+            self.scheduler.propose({item.label: output.proposed.get(item.label, 0) for item in plan.requests})
         events = self._cache.pool.events
         if events:
             self._recorder.log += events
@@ -85,7 +84,7 @@ class ReferenceSession:
 
     def abort(self, label: str) -> None:
         """End a request from outside."""
-        self._scheduler.abort(label)
+        self.scheduler.abort(label)
 
     def evict(self, group: int, label: str, prefix: int) -> bool:
         """Evict the cached blocks with this key; False if there are none."""
@@ -99,11 +98,11 @@ class ReferenceSession:
 
     def reset(self, running: bool) -> bool:
         """Reset the prefix cache; False if the server declines."""
-        return self._scheduler.reset(running)
+        return self.scheduler.reset(running)
 
     def pause(self, what: str) -> bool:
         """Pause scheduling or go on."""
-        self._scheduler.paused = what
+        self.scheduler.paused = what
         return True
 
     def settle(self) -> None:
@@ -131,6 +130,18 @@ class ReferenceSession:
         """Loads that began in this pass."""
         return self._script.take_loads()
 
+    # ---- state ---------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> tuple[State, ScriptState]:
+        """The server's state and the script's, between two actions."""
+        return snapshot(self.scheduler), self._script.snapshot()
+
+    def restore(self, state: tuple[State, ScriptState]) -> None:
+        """Put a state back."""
+        restore(self.scheduler, state[0])
+        self._script.restore(state[1])
+        self._recorder.keys_changed = True
+
     # ---- observation ---------------------------------------------------------------------------------------------
 
     def take_log(self) -> tuple[Event, ...]:
@@ -143,7 +154,7 @@ class ReferenceSession:
 
     def view(self) -> CacheView:
         """The bookkeeping as it is."""
-        scheduler, pool = self._scheduler, self._cache.pool
+        scheduler, pool = self.scheduler, self._cache.pool
         for request in scheduler.requests.values():
             self._notice(request)
         if self._recorder.keys_changed:  # most actions change none
@@ -184,7 +195,7 @@ class ReferenceSession:
 
     def _holders(self) -> tuple[tuple[int, int], ...]:
         held: Counter[int] = Counter()
-        for _, blocks in self._scheduler.fenced:
+        for _, blocks in self.scheduler.fenced:
             held.update(blocks)
         for blocks in self._cache.pins.values():
             held.update(blocks)
