@@ -11,25 +11,27 @@ from kvcheck.model.observation import Retold
 from kvcheck.model.shadow import WrongRead
 
 
-def _wrong(moment: Moment, what: str, exempt: Container[str] = ()) -> Iterator[Finding]:
+def _wrong(moment: Moment, ledger: Ledger, what: str, exempt: Container[str] = ()) -> Iterator[Finding]:
     if moment.observation.failure is not None:
         return  # the server died on this output: nobody has seen it
     for read in moment.wrong:
         if read.what != what or read.label in exempt:
             continue
-        if what == "store" or (moment.alive(read.label) and not _discarded(moment, read.label)):
+        if what == "store" or (moment.alive(read.label) and not _discarded(moment, ledger, read.label)):
             yield Finding(_sentence(read), (read.group,))
 
 
-def _discarded(moment: Moment, label: str) -> bool:
+def _discarded(moment: Moment, ledger: Ledger, label: str) -> bool:
     """Whether nobody sees what the request computed in this step: the server keeps no token of it and counts none as
     computed (R7.10, R8.8). What it wrote is judged by its keys."""
     plan, view, processed = moment.executed, moment.view, moment.observation.processed
     if plan is None or view is None or processed is None or processed.kept.get(label):
         return False
     request = view.requests.get(label)
+    if request is None or ledger.lives.get(label, 0) > plan.seq:
+        return True
     item = next(r for r in plan.requests if r.label == label)
-    return request is None or request.computed - request.in_flight < item.start + item.count
+    return request.computed - request.in_flight < item.start + item.count
 
 
 def _sentence(read: WrongRead) -> str:
@@ -47,7 +49,7 @@ def _sentence(read: WrongRead) -> str:
 )
 def attention(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
     """Prefix, window or chunk, judged when the step runs."""
-    return _wrong(moment, "forward")
+    return _wrong(moment, ledger, "forward")
 
 
 @invariant(
@@ -58,7 +60,7 @@ def attention(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
 )
 def state(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
     """The one state that a Mamba group reads."""
-    return _wrong(moment, "state")
+    return _wrong(moment, ledger, "state")
 
 
 @invariant(
@@ -69,7 +71,7 @@ def state(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
 )
 def store(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
     """Blocks whose return waits for the connector must not change."""
-    return _wrong(moment, "store")
+    return _wrong(moment, ledger, "store")
 
 
 @invariant(
@@ -83,7 +85,7 @@ def draft(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
     if not any(read.what == "draft" for read in moment.wrong):
         return
     excused = {read.label for read in moment.wrong if _duplicate(read, ledger)} | ledger.retold
-    yield from _wrong(moment, "draft", excused)
+    yield from _wrong(moment, ledger, "draft", excused)
 
 
 def _duplicate(read: WrongRead, ledger: Ledger) -> bool:

@@ -56,7 +56,8 @@ class Ledger:
     ``keys``: block -> its registration, by key. ``ever``: keys registered since the last reset. ``promised``: keys
     that R5 promises for what was computed, less those evicted since. ``due``: registrations whose step has not run
     yet, with the number of the pass that they wait for. ``resumed_at``: tokens of the last local hit, by label;
-    ``peeked``: EAGLE groups that had the unit behind it.
+    ``peeked``: EAGLE groups that had the unit behind it. ``lives``: the pass in which a request began or was resumed
+    last.
     """
 
     def __init__(self, layout: Layout, promises: Promises, shadow: Shadow) -> None:
@@ -77,6 +78,7 @@ class Ledger:
         self.loaded: set[str] = set()
         self.resumed_at: dict[str, int] = {}
         self.peeked: dict[str, set[int]] = {}
+        self.lives: dict[str, int] = {}
         self.promised: set[Key] = set()
         self.promised_up_to: dict[tuple[str, int], int] = {}
         self.arrivals: dict[str, Arrive] = {}
@@ -103,6 +105,7 @@ class Ledger:
         plan = moment.observation.plan
         if plan is not None:
             self.scheduled = plan.seq
+            self.lives.update((item.label, plan.seq) for item in plan.requests if item.kind != "running")
             self.failed_loads.update(load.label for load in plan.loads if load.arrives is not None)
 
     def apply(self, event: Event) -> None:

@@ -116,7 +116,7 @@ class Cache:
             self.coordinator.adopt(label, local.blocks, resume, total, computed, external)
         grown = self.coordinator.grow(label, tokens, main)
         if not delayed or self.faults.load_registered_at_once:
-            known = main if self.faults.drafts_registered else min(main, request.known)
+            known = min(main, request.known)
             self.register(request, known, known if self.faults.partial_tail_registered_twice else main)
         return grown
 

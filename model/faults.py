@@ -84,7 +84,7 @@ class Faults:
         bool,
         Fault(
             "a windowed EAGLE group with less than a window is rounded down before and after the drop",
-            "R2.4 R4.5",
+            "R2.4 R4.5 R10.18",
             OLDEST,
             LATEST,
         ),
@@ -118,14 +118,14 @@ class Faults:
             "a Mamba group registers a state under a boundary r tokens before it",
             "R5.4.2 R10.8 R10.15",
             "0.28.0",
-            "0.29.0",
+            LATEST,
         ),
     ] = False
     partial_tail_registered_twice: Annotated[
         bool,
         Fault(
             "with overlapping steps a Mamba tail is registered again on the block that moves on",
-            "R6.6 R6.9",
+            "R6.6 R6.9 R10.19",
             OLDEST,
             "0.31.0",
         ),
@@ -133,7 +133,6 @@ class Faults:
     registration_does_not_move: Annotated[
         bool, Fault("a producer's tail stays registered on the block that it writes on", "R6.5 R6.6")
     ] = False
-    drafts_registered: Annotated[bool, Fault("drafts are registered before they are verified", "R1.16 R5")] = False
     load_registered_at_once: Annotated[bool, Fault("blocks that await an asynchronous load are registered", "R7.9")] = (
         False
     )
@@ -141,7 +140,7 @@ class Faults:
         bool,
         Fault(
             "a request that is preempted in the pass that planned it leaves keys that no step writes",
-            "R5.5.1 #23347",
+            "R5.5.1 R10.20 #23347",
             OLDEST,
             LATEST,
         ),
@@ -152,7 +151,7 @@ class Faults:
     junction_not_kept: Annotated[bool, Fault("sparse retention forgets junctions", "R5.6.6")] = False
     removal_with_copy_left: Annotated[
         bool,
-        Fault("a removal is announced while another block has the key", "R1.11 #55092", OLDEST, LATEST),
+        Fault("a removal is announced while another block has the key", "R1.11 R10.21 #55092", OLDEST, LATEST),
     ] = False
     reset_keeps_keys: Annotated[bool, Fault("a reset leaves keys in the map", "R1.10 #28827 #34382")] = False
 
@@ -183,7 +182,7 @@ class Faults:
     ] = False
     admission_before_giving_up: Annotated[
         bool,
-        Fault("admission does not count what the request is about to give back", "R8.5 R8.6.1", OLDEST, LATEST),
+        Fault("admission does not count what the request is about to give back", "R8.5 R8.6.1 R10.30", OLDEST, LATEST),
     ] = False
     block_freed_twice: Annotated[bool, Fault("a block that leaves a window is freed twice", "R1.12 #42571")] = False
     windows_move_on_planned: Annotated[
@@ -204,7 +203,10 @@ class Faults:
     chunk_past_last_boundary: Annotated[
         bool,
         Fault(
-            "behind the last cacheable position chunks end anywhere", "R8.4.1 R8.4.3 R12.30 #51113", OLDEST, "0.26.0"
+            "behind the last cacheable position chunks end anywhere",
+            "R8.4.1 R8.4.3 R10.25 R12.30 #51113",
+            OLDEST,
+            "0.26.0",
         ),
     ] = False
     chunk_starts_off_grid: Annotated[
@@ -214,7 +216,7 @@ class Faults:
         bool,
         Fault(
             "a block that only a chunk without the drafter's places could fill cuts all chunks to nothing",
-            "R8.4.1 R8.4.8",
+            "R8.4.1 R8.4.8 R10.26",
             "0.28.0",
             LATEST,
         ),
@@ -223,27 +225,30 @@ class Faults:
         bool,
         Fault(
             "what the drafter's last chunk needs is taken from a chunk that must end where it does",
-            "R8.4.7 R8.4.8",
+            "R8.4.7 R8.4.8 R10.27",
             "0.28.0",
             LATEST,
         ),
     ] = False
     padded_decode_clipped: Annotated[
         bool,
-        Fault("a padded decode keeps more drafts than tokens", "R8.4.3 R8.3", "0.27.1", "0.28.0"),
+        Fault("a padded decode keeps more drafts than tokens", "R8.4.3 R8.3 R10.28", "0.27.1", "0.28.0"),
     ] = False
     waiting_holder_not_preempted: Annotated[
         bool,
-        Fault("waiting requests hold the blocks that each other needs", "R8.5.4 R8.6.1 #57104", OLDEST, LATEST),
+        Fault("waiting requests hold the blocks that each other needs", "R8.5.4 R8.6.1 R10.31 #57104", OLDEST, LATEST),
     ] = False
     frees_not_fenced: Annotated[
         bool, Fault("blocks are handed to a load while a step in flight writes them", "R8.2.1 R8.2.2 #45357")
     ] = False
+    rejected_drafts_stay: Annotated[bool, Fault("rejected drafts stay counted as computed", "R1.15 R1.16 #39562")] = (
+        False
+    )
     preempted_output_counted: Annotated[
         bool, Fault("output of a preempted request is booked on counters that were reset", "R8.8 #48245")
     ] = False
     reset_drops_one_output: Annotated[
-        bool, Fault("a reset drops one output in flight and keeps the later ones", "R8.8", OLDEST, "0.26.0")
+        bool, Fault("a reset drops one output in flight and keeps the later ones", "R8.8 R10.29", OLDEST, "0.26.0")
     ] = False
 
     # ---- connector ----
@@ -261,11 +266,21 @@ class Faults:
     ] = False
     diverged_hit_truncated: Annotated[
         bool,
-        Fault("a diverged hit is cut to a length that a windowed group does not have", "R7.2 R7.5.2", "0.27.1", LATEST),
+        Fault(
+            "a diverged hit is cut to a length that a windowed group does not have",
+            "R7.2 R7.5.2 R10.33",
+            "0.27.1",
+            LATEST,
+        ),
     ] = False
     zeroed_below_diverged_hit: Annotated[
         bool,
-        Fault("blocks that a load fills below a diverged hit are zeroed behind its back", "R7.4", "0.28.0", "0.31.0"),
+        Fault(
+            "blocks that a load fills below a diverged hit are zeroed behind its back",
+            "R7.4 R10.34",
+            "0.28.0",
+            "0.31.0",
+        ),
     ] = False
     external_beside_tail: Annotated[
         bool, Fault("external tokens replace a local tail that reaches further", "R7.2 R12.41")
@@ -276,7 +291,7 @@ class Faults:
     ] = False
     load_window_one_short: Annotated[
         bool,
-        Fault("a load of all tokens keeps the window of the token behind them", "R2.4 R7.9", OLDEST, LATEST),
+        Fault("a load of all tokens keeps the window of the token behind them", "R2.4 R7.9 R10.35", OLDEST, LATEST),
     ] = False
     aborted_load_freed_at_once: Annotated[
         bool, Fault("an aborted load's blocks are handed out while it is written", "R7.11 #32255")
@@ -286,7 +301,7 @@ class Faults:
     ] = False
     completion_reported_twice: Annotated[
         bool,
-        Fault("a second report of a finished load ends the engine", "R7.11 #43226 #53049", OLDEST, LATEST),
+        Fault("a second report of a finished load ends the engine", "R7.11 R10.36 #43226 #53049", OLDEST, LATEST),
     ] = False
     failed_load_several_groups: Annotated[
         bool,
@@ -294,45 +309,49 @@ class Faults:
     ] = False
     failed_load_half_way_back: Annotated[
         bool,
-        Fault("a failed load sets windows and states back to where they have nothing", "R7.10", OLDEST, LATEST),
+        Fault("a failed load sets windows and states back to where they have nothing", "R7.10 R10.40", OLDEST, LATEST),
     ] = False
     failed_load_keeps_keys: Annotated[
         bool,
-        Fault("what a failed load has not filled stays registered", "R7.10.1", OLDEST, LATEST),
+        Fault("what a failed load has not filled stays registered", "R7.10.1 R10.37", OLDEST, LATEST),
     ] = False
     failed_load_shared_block: Annotated[
         bool,
-        Fault("a missing block that two requests share is left to one of them", "R7.10.1", OLDEST, LATEST),
+        Fault("a missing block that two requests share is left to one of them", "R7.10.1 R10.38", OLDEST, LATEST),
     ] = False
     failed_load_step_in_flight: Annotated[
         bool,
-        Fault("output of a step that was planned before a load failed is kept", "R7.10.1 #45138", OLDEST, LATEST),
+        Fault(
+            "output of a step that was planned before a load failed is kept", "R7.10.1 R10.39 #45138", OLDEST, LATEST
+        ),
     ] = False
     failed_load_reserves_for_itself: Annotated[
         bool,
-        Fault("a request whose load failed must leave room for itself", "R8.5.2 R8.6.1", OLDEST, LATEST),
+        Fault("a request whose load failed must leave room for itself", "R8.5.2 R8.6.1 R10.41", OLDEST, LATEST),
     ] = False
 
     # ---- sessions ----
     session_counts_cut_drafts: Annotated[
         bool,
-        Fault("drafts accepted behind the end of a turn count as computed in the next", "R1.15", OLDEST, "0.32.0"),
+        Fault(
+            "drafts accepted behind the end of a turn count as computed in the next", "R1.15 R10.42", OLDEST, "0.32.0"
+        ),
     ] = False
     session_keeps_discarded_hash: Annotated[
         bool,
-        Fault("a session keeps the hash of a token that it discards", "R1.10 R6.9 #49377", OLDEST, "0.31.0"),
+        Fault("a session keeps the hash of a token that it discards", "R1.10 R6.9 R10.43 #49377", OLDEST, "0.31.0"),
     ] = False
     session_keeps_first_limit: Annotated[
         bool,
-        Fault("a session's first limit holds for all its turns", "R8.6", OLDEST, "0.30.0"),
+        Fault("a session's first limit holds for all its turns", "R8.6 R10.44", OLDEST, "0.30.0"),
     ] = False
     session_late_output_counted: Annotated[
         bool,
-        Fault("output in flight of a session's last turn counts in the next", "R8.2 #35755", OLDEST, "0.30.0"),
+        Fault("output in flight of a session's last turn counts in the next", "R8.2 R10.45 #35755", OLDEST, "0.30.0"),
     ] = False
     stopped_session_lost: Annotated[
         bool,
-        Fault("a session whose turn ends while it does not run leaves all queues", "R8.6.1", OLDEST, "0.32.0"),
+        Fault("a session whose turn ends while it does not run leaves all queues", "R8.6.1 R10.46", OLDEST, "0.32.0"),
     ] = False
 
 

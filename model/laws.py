@@ -165,8 +165,10 @@ def is_tail_state(bound: int, state: int, tail: int, lag: int, faults: Faults) -
 
     ``lag``: r for an EAGLE group, whose bound is so many tokens behind the state, else 0.
     """
+    if faults.bound_rounded_to_hash:
+        return equal(bound, tail)
     if faults.mtp_registers_wrong_tail:
-        return both(equal(bound, tail), equal(finalised(state, lag), tail))
+        return both(equal(bound, tail), either(lag > 0, equal(state, tail)))
     return both(equal(bound, tail), equal(state, tail))
 
 

@@ -258,7 +258,7 @@ class Scheduler:
             blocks = self.cache.allocate(request, count, self.cache.nothing, lookahead=self.layout.lookahead)
             if blocks is not None:
                 return blocks, before
-            if self.running == [request] and self._take_from_waiting():
+            if self.running == [request] and self._take_from_waiting(request):
                 continue
             victim = self._victim()
             place = self.running.index(victim)
@@ -307,7 +307,7 @@ class Scheduler:
                 skipped.append(request)
         self.passed_over.put_back(skipped)
         if plan.refused and not self.running and not any(r.in_flight for r in self.requests.values()):
-            self._take_from_waiting()
+            self._take_from_waiting(plan.refused)
 
     def _next_queue(self) -> Queue | None:
         """Whom to look at next: those that were passed over before come first; with priorities the smaller rank."""
@@ -315,9 +315,10 @@ class Scheduler:
             return self.waiting if self.waiting.first() < self.passed_over.first() else self.passed_over
         return self.passed_over or self.waiting or None
 
-    def _take_from_waiting(self) -> bool:
+    def _take_from_waiting(self, asking: Request) -> bool:
         """Memory is short and no other request runs: the last one that waits with blocks gives them back (R8.6.1)."""
-        holders = [r for r in (*self.passed_over, *self.waiting) if self._waits_with_blocks(r)]
+        waiting = (*self.passed_over, *self.waiting)
+        holders = [r for r in waiting if r is not asking and self._waits_with_blocks(r)]
         if not holders or self.faults.waiting_holder_not_preempted:
             return False
         self._start_anew(holders[-1])
@@ -356,7 +357,7 @@ class Scheduler:
             others_run=bool(self.running),
         )
         if blocks is None:
-            plan.refused = True
+            plan.refused = request
             return _STOP
         self._tell_connector(request, external)
         if asynchronous:
@@ -579,7 +580,7 @@ class Scheduler:
 
     def _take_back(self, request: Request, rejected: int) -> None:
         """Rejected drafts are not computed (R1.16)."""
-        if request.computed > 0:
+        if request.computed > 0 and not self.faults.rejected_drafts_stay:
             request.computed -= rejected
         if request.placeholders > 0:
             request.placeholders -= rejected
@@ -662,11 +663,12 @@ Kind = Literal["new", "resumed", "running"]
 
 class _Pass:
     """What one pass has planned so far. ``running``: requests that ran before; ``prefills``: a prefill is among them.
-    ``written``: blocks that an asynchronous load will write. ``refused``: memory was short for a waiting one."""
+    ``written``: blocks that an asynchronous load will write. ``refused``: a waiting one for which memory was short."""
 
     def __init__(self, layout: Layout, budget: int) -> None:
         self.items: dict[str, Scheduled] = {}
-        self.preempted = self.refused = self.running = self.prefills = False
+        self.preempted = self.running = self.prefills = False
+        self.refused: Request | None = None
         self.written: set[int] = set()
         self._tokens = budget
         self._inputs = layout.token_budget

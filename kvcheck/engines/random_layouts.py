@@ -142,11 +142,11 @@ def _fewer_repeats(groups: tuple[Group, ...]) -> tuple[Group, ...]:
 def _free(source: Source, features: Features) -> Core:
     shapes = [(_attention_groups, 8)]
     if features.mamba:
-        shapes += [(_hybrid_groups, 10), (_fine_hybrid_groups, 4)]
+        shapes += [(_hybrid_groups, 10), (_fine_hybrid_groups, 7)]
     if features.chunked_local:
         shapes.append((_chunked_groups, 2))
     groups = _told_apart(source.weighted(shapes)(source, features))
-    dcp = 2 if features.dcp and source.chance(8) and _runs_with_dcp(groups) else 1
+    dcp = 2 if features.dcp and source.chance(20) and _runs_with_dcp(groups) else 1
     core = Core(groups, None, None, dcp)
     if source.chance(45):
         core = Core(groups, _match_unit(source, core), None, dcp)
@@ -215,7 +215,7 @@ def _hybrid_groups(source: Source, features: Features) -> tuple[Group, ...]:
     mamba = _mamba_groups(source, block)
     others = (block,) if source.chance(75) else (block, block // 2, max(1, block // 4))
     attention = [_attention(source, others, features) for _ in range(source.weighted(((1, 8), (2, 4), (3, 1), (0, 1))))]
-    if features.sliding_window and source.chance(15):
+    if features.sliding_window and source.chance(25):
         attention.append(_window_group(source, source.choose((block, block // 2, 9, 3))))
     return (*attention, *mamba) if source.chance(40) else (*mamba, *attention)
 
@@ -276,9 +276,9 @@ def _drafter(source: Source, core: Core) -> Drafter | None:
     method = source.weighted(
         (("eagle", 3), ("eagle3", 3), ("mtp", 6), ("dflash", 1), ("dspark", 2), ("draft_model", 1), ("ngram", 1))
     )
-    modules = source.choose((2, 3)) if method == "mtp" and tokens > 1 and source.chance(40) else 1
-    if tokens % modules or tokens > math.lcm(*core.sizes):
-        modules = 1
+    modules = 1
+    if method == "mtp" and 1 < tokens <= math.lcm(*core.sizes) and source.chance(60):
+        modules = source.choose([share for share in range(2, tokens + 1) if tokens % share == 0])
     return msgspec.convert({"method": method, "tokens": tokens, "modules": modules}, Drafter)
 
 
@@ -305,7 +305,8 @@ def _with_settings(source: Source, core: Core, features: Features) -> Layout:
     max_requests = source.weighted(((4, 4), (1, 1), (2, 2), (3, 3), (5, 2)))
     max_model_len = _longest(source, scheduler_block)
     budget = max(max_requests, 2 * drafts + 1, _token_budget(source, core))
-    budget += max_requests * (core.drafter.slots if core.drafter else 0)
+    if core.drafter is not None and source.chance(75):  # else its places are taken from the budget
+        budget += max_requests * core.drafter.slots
     layout = Layout(
         groups=core.groups,
         num_blocks=1,

@@ -234,7 +234,7 @@ class _Arrivals:
         self._store_percent = source.choose((40, 0, 90)) if produces and features.stores else 0
         self._special_percent = source.choose((0, 5, 20))
         self._long_percent = source.choose((10, 0, 40))
-        self.sessions = features.sessions and not (layout.drafter and layout.has_mamba) and source.chance(12)
+        self.sessions = features.sessions and not (layout.drafter and layout.has_mamba) and source.chance(20)
 
     def draw(self, execution: Execution) -> Arrive:
         """A request; its label tells how many came before."""
@@ -288,7 +288,7 @@ class _Answers:
         always = connector is not None and connector.divergent
         self._asynchronous_percent = 100 if always else source.choose((50, 0, 100))
         self._later_percent = source.choose((0, 5, 25))
-        self._unaligned_percent = source.choose((0, 0, 30))
+        self._unaligned_percent = source.choose((0, 10, 40))
         fails = features.failed_loads and source.chance(25)
         self._failed_percent = source.choose((30, 60)) if fails else 0
 

@@ -71,7 +71,7 @@ def _anybody_arrived(trace: Trace) -> bool:
 
 @click.command()
 @click.argument("path", metavar="RUN|TRACE", type=click.Path(path_type=Path))
-@target_option(None, note="  [default: what a counterexample names, else vllm==0.28.0; a recording needs none]")
+@target_option(None, note="  [default: what a counterexample names, else the model; a recording needs none]")
 @click.option("--record", metavar="FILE", type=click.Path(path_type=Path), help="Keep what was seen as a recording.")
 @json_option
 @color_option
