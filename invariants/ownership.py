@@ -108,6 +108,8 @@ def tails_first(release: Release, ledger: Ledger) -> Iterator[Finding]:
     tables = before.tables.get(release.label) if before is not None and release.group >= 0 else None
     if moment is None or tables is None or len(release.blocks) < 2:
         return
+    if not ledger.layout.groups[release.group].is_attention:
+        return  # states stand for themselves, and speculative blocks pass each other in the table (R8.3.1)
     column = {block: number for number, block in enumerate(tables[release.group])}
     for event in moment.observation.log:
         if isinstance(event, Take):  # it may stand in another column by now

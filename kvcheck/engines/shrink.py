@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
+from random import Random
 
 import msgspec
 
@@ -18,13 +20,20 @@ from kvcheck.model.actions import (
     Evict,
     Extend,
     Run,
+    Schedule,
     Transfer,
 )
+from kvcheck.model.content import Prefixes
 from kvcheck.model.layout import Drafter, Layout, problems
 
 StillFails = Callable[[Run], bool]
 Complexity = tuple[int, ...]
 replace = msgspec.structs.replace
+
+SHORT = 4
+"""Runs that are shorter than this are not redrawn."""
+REDRAWN, LONGEST_REDRAWN = 150, 12
+"""How many runs are drawn anew, and of how many actions at most."""
 
 _DEFAULT = Layout(groups=(), num_blocks=1, max_model_len=1, token_budget=1)
 _FEATURES: dict[str, str] = {
@@ -52,7 +61,7 @@ def shrink(run: Run, still_fails: StillFails, deadline_seconds: float) -> Run:
     best = run
     while True:
         before = best
-        for stage in (_fewer_actions, _simpler_layouts, _simpler_actions, _fewer_tokens):
+        for stage in (_fewer_actions, _fewer_steps, _redrawn, _simpler_layouts, _simpler_actions, _fewer_tokens):
             best = _greedy(best, stage, still_fails, end)
         if best == before or time.monotonic() > end:
             return best
@@ -119,6 +128,68 @@ def _fewer_actions(run: Run) -> Iterator[Run]:
     for size in (2, 3):
         for start in range(len(run.actions) - size, -1, -1):
             yield replace(run, actions=run.actions[:start] + run.actions[start + size :])
+
+
+def _fewer_steps(run: Run) -> Iterator[Run]:
+    """With larger steps, or with what was sampled in the prompt already, fewer steps come as far."""
+    steps = [
+        (index, index + 1)
+        for index, (action, after) in enumerate(pairwise(run.actions))
+        if isinstance(action, Schedule) and isinstance(after, Complete)
+    ]
+    for other in _further_in_a_step(run):
+        count = len(steps)
+        while count:
+            for start in range(0, len(steps) - count + 1, max(1, count // 2)):
+                gone = {index for step in steps[start : start + count] for index in step}
+                kept = tuple(action for index, action in enumerate(other.actions) if index not in gone)
+                yield replace(other, actions=kept)
+            count = count // 2 if count > 3 else count - 1
+
+
+def _further_in_a_step(run: Run) -> Iterator[Run]:
+    """The same number of actions, of which fewer may be needed."""
+    layout = run.layout
+    for budget in (layout.token_budget * 2, layout.token_budget + layout.max_model_len):
+        larger = replace(layout, token_budget=budget, long_prefill_threshold=0)
+        fits = replace(larger, num_blocks=max(layout.num_blocks, larger.min_blocks))
+        yield from _valid(replace(run, layout=fits))
+    for index, action in enumerate(run.actions):
+        if isinstance(action, Arrive) and action.max_tokens > 1:
+            for tokens in dict.fromkeys((action.max_tokens - 1, action.max_tokens // 2, 1)):
+                told = Prefixes(action.prompt, action.salt, action.adapter).token_list(len(action.prompt) + tokens)
+                begun = replace(action, prompt=tuple(told), max_tokens=action.max_tokens - tokens)
+                yield replace(run, actions=(*run.actions[:index], begun, *run.actions[index + 1 :]))
+
+
+def _redrawn(run: Run) -> Iterator[Run]:
+    """Short runs drawn blindly from the parts of this one: what took long to come about often comes about sooner.
+
+    The draws are the same for the same run.
+    """
+    arrivals = [action for action in run.actions if isinstance(action, Arrive)]
+    others = [action for action in run.actions if not isinstance(action, Arrive | Schedule | Complete)]
+    if not arrivals or len(run.actions) < SHORT:
+        return
+    rng = Random(len(run.actions))
+    tight = replace(run.layout, num_blocks=run.layout.min_blocks)
+    for _ in range(REDRAWN):
+        wanted = rng.randint(2, min(len(run.actions) - 1, LONGEST_REDRAWN))
+        drawn: list[Action] = [_redrawn_arrival(rng, arrivals, f"r{number}") for number in range(rng.randint(1, 3))]
+        steps = [step for _ in range(wanted) for step in (Schedule(), Complete())][: max(1, wanted - len(drawn))]
+        actions: list[Action] = [*drawn[:1], *steps]
+        for action in drawn[1:]:
+            actions.insert(rng.randint(1, len(actions)), action)
+        if others and rng.random() < 0.5:
+            actions.insert(rng.randint(1, len(actions)), rng.choice(others))
+        layout = rng.choice((run.layout, tight))
+        yield replace(run, layout=layout, actions=tuple(actions[: len(run.actions) - 1]))
+
+
+def _redrawn_arrival(rng: Random, arrivals: list[Arrive], label: str) -> Arrive:
+    chosen = rng.choice(arrivals)
+    prompt = rng.choice(arrivals).prompt[: rng.randint(1, len(chosen.prompt))]
+    return replace(chosen, label=label, prompt=prompt, max_tokens=rng.choice((1, chosen.max_tokens)))
 
 
 def _simpler_actions(run: Run) -> Iterator[Run]:
