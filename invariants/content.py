@@ -81,8 +81,8 @@ def store(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
     "R1.21 R4.5 R4.8",
 )
 def draft(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
-    """Costs accepted drafts, never a right answer. A session is promised nothing here: what the drafter wrote at the end
-    of a turn it does not write again in the next."""
+    """Costs accepted drafts, never a right answer. A session is promised nothing here: what the drafter wrote at the
+    end of a turn it does not write again in the next."""
     if not any(read.what == "draft" for read in moment.wrong):
         return
     sessions = {label for label, arrival in ledger.arrivals.items() if arrival.session}
