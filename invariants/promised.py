@@ -74,14 +74,16 @@ def _state_lengths(commit: Commit, ledger: Ledger, group: int) -> Iterator[int]:
         return
     if bound(end, ledger, group) != end or end % layout.groups[group].block_size:
         return
-    kept = ledger.promises.retention is None
-    if kept or (not ledger.promises.drops and end in (_replay(commit, ledger), _junction(commit, ledger))):
+    if ledger.promises.retention is None or end == _replay(commit, ledger):
+        yield end
+    elif not ledger.promises.drops and end == _junction(commit, ledger):
         yield end
 
 
 def _replay(commit: Commit, ledger: Ledger) -> int:
-    """Where a replay of the prompt resumes (R5.6.4)."""
-    return round_down(commit.prompt - 1, ledger.layout.scheduler_block)
+    """Where a replay of the prompt resumes (R5.6.4): a scheduler block lower where groups drop (R12.23)."""
+    whole = ledger.layout.scheduler_block
+    return round_down(commit.prompt - 1, whole) - (whole if ledger.promises.drops else 0)
 
 
 def _junction(commit: Commit, ledger: Ledger) -> int:

@@ -148,6 +148,15 @@ class Faults:
     replay_boundary_not_kept: Annotated[
         bool, Fault("sparse retention forgets where a replay of the prompt resumes", "R5.6.4")
     ] = False
+    replay_boundary_out_of_reach: Annotated[
+        bool,
+        Fault(
+            "sparse retention keeps a replay boundary that lookups which drop cannot reach",
+            "R5.6.4 R10.17",
+            OLDEST,
+            "0.29.0",
+        ),
+    ] = False
     junction_not_kept: Annotated[bool, Fault("sparse retention forgets junctions", "R5.6.6")] = False
     removal_with_copy_left: Annotated[
         bool,

@@ -188,6 +188,11 @@ def kept_by_boundary(column: int, block: int, boundary: int, scheduler_block: in
     return both(column >= end - need, column < end)
 
 
+def replay_with_drop(prompt: int, scheduler_block: int) -> int:
+    """Where a replay of the prompt resumes if groups drop: at most a scheduler block lower than without (R4.5)."""
+    return maximum(0, prompt - 1 - scheduler_block)
+
+
 def state_at_segment(column: int, block: int, segment: int) -> bool:
     """Mamba: whether this column's state is at a multiple of ``segment`` (R5.6.5)."""
     return aligned((column + 1) * block, segment)

@@ -283,8 +283,13 @@ class Manager:
         return self.index, request.names[length // self.hash_block - 1], length
 
     def _boundaries(self, request: Request) -> list[int]:
-        """Boundaries that are kept under every retention interval (R5.6.4, R5.6.6)."""
+        """Boundaries that are kept under every retention interval (R5.6.4, R5.6.6).
+
+        Where groups drop, a replay of the prompt resumes a scheduler block lower.
+        """
         boundaries = [] if self.faults.replay_boundary_not_kept else [request.prompt - 1]
+        if boundaries and self.layout.eagle_groups and not self.faults.replay_boundary_out_of_reach:
+            boundaries.append(laws.replay_with_drop(request.prompt, self.layout.scheduler_block))
         if request.junction and not self.faults.junction_not_kept:
             boundaries.append(request.junction)
         return boundaries
