@@ -201,6 +201,23 @@ def test_a_request_is_admitted_if_its_whole_sequence_fits_and_waits_else() -> No
     assert [server.step() for _ in range(3)] == [{"a": (0, 4)}, {"a": (4, 5)}, {"b": (0, 4)}]
 
 
+@pytest.mark.parametrize(
+    ("watermark", "ran"),
+    [
+        (0.0, [{"a": (0, 4)}, {"a": (4, 5), "b": (0, 12)}, {}]),
+        (0.2, [{"a": (0, 4)}, {"a": (4, 5)}, {"b": (0, 12)}]),
+    ],
+)
+def test_the_watermark_is_kept_free_while_others_run_and_only_then(
+    watermark: float, ran: list[dict[str, tuple[int, int]]]
+) -> None:
+    server = Server(layout_of(full(2), num_blocks=11, max_model_len=16, watermark=watermark))
+    server.arrive("a", 4, max_tokens=2)
+    first = server.step()
+    server.arrive("b", 12, first=9)  # it needs six blocks; of ten the other has three
+    assert [first, server.step(), server.step()] == ran
+
+
 def test_who_hits_inside_a_block_writes_to_a_copy() -> None:
     server = Server(layout_of(full(4), mamba(4), num_blocks=30, match_unit=2))
     server.arrive("a", 7)
@@ -229,6 +246,21 @@ def test_a_session_that_waits_with_blocks_gives_them_back_when_nobody_else_can_r
 # ---- drafts ----------------------------------------------------------------------------------------------------------
 
 DRAFTING = layout_of(full(2), num_blocks=33, drafter=Drafter(method="mtp", tokens=2))
+
+
+@pytest.mark.parametrize(
+    ("method", "ran"),
+    [
+        ("mtp", [{"a": (0, 8)}, {"a": (8, 10), "b": (0, 6)}]),
+        ("draft_model", [{"a": (0, 7)}, {"a": (7, 10), "b": (0, 3)}]),
+        ("dflash", [{"a": (0, 6)}, {"a": (6, 10)}]),
+    ],
+)
+def test_drafters_take_places_of_the_budget(method: Any, ran: list[dict[str, tuple[int, int]]]) -> None:
+    server = Server(replace(DRAFTING, token_budget=8, drafter=Drafter(method=method, tokens=2)))
+    server.arrive("a", 10)
+    server.arrive("b", 10, first=9)
+    assert [server.step(), server.step()] == ran
 
 
 def test_rejected_drafts_are_not_computed() -> None:
@@ -314,6 +346,21 @@ def test_beside_a_connector_that_loads_frees_wait_for_the_steps_in_flight(
     assert (server.cache.deferred, server.cache.free_count) == (0, 16)
 
 
+def test_both_ends_of_a_copy_are_fenced_until_its_step_is_processed() -> None:
+    groups = (full(4), mamba(4))
+    server = Server(layout_of(*groups, num_blocks=30, match_unit=2, steps_in_flight=2, connector=Connector()))
+    server.arrive("a", 7)
+    server.chunks("a")
+    server.arrive("b", 7)
+    plan = server.plan()
+    ends = [block for copy in plan.copies for block in copy]
+    assert [item.start for item in plan.requests] == [6]
+    server.do(Abort(label="b"))
+    assert (server.cache.deferred, [server.cache.refs[block] for block in ends]) == (8, [1, 2, 1, 2])
+    server.do(Complete())
+    assert (server.cache.deferred, [server.cache.refs[block] for block in ends]) == (0, [0, 0, 0, 0])
+
+
 def test_fences_open_in_the_order_of_the_steps() -> None:
     server = Server(replace(OVERLAPPING, connector=Connector()))
     server.arrive("a", 4, max_tokens=9)
@@ -369,6 +416,26 @@ def test_an_asynchronous_load_holds_blocks_without_keys_until_it_is_reported() -
     assert (server.where("a"), server.lengths()) == (("loading", 8), [])
     assert server.step() == {"a": (8, 10)}
     assert server.lengths() == [2, 4, 6, 8, 10]
+
+
+def test_a_load_leaves_room_for_what_prefills_in_flight_still_need() -> None:
+    server = Server(layout_of(full(2), num_blocks=12, max_model_len=16, token_budget=4, connector=Connector()))
+    server.arrive("a", 15, max_tokens=1, answers=(Answer(),))
+    server.arrive("b", 10, first=9, max_tokens=1, answers=(ASYNCHRONOUS,))
+    loads = []
+    for _ in range(5):
+        loads.append([load.label for load in server.plan().loads])
+        server.do(Complete())
+    assert loads == [[], [], [], [], ["b"]]  # until then "a" needs more than it leaves
+
+
+def test_of_the_blocks_of_a_load_those_without_a_key_are_fresh() -> None:
+    server = Server(LOADING)
+    server.arrive("a", 4)
+    server.step()
+    server.arrive("b", 10, answers=(ASYNCHRONOUS,))
+    (load,) = server.plan().loads
+    assert (load.local, load.external, load.fresh) == (4, 4, load.tables[0][2:])
 
 
 def test_of_a_load_of_everything_the_last_token_is_computed_again() -> None:
