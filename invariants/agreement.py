@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvcheck.invariants.ledger import NOBODY, Ledger
-from kvcheck.invariants.reach import block_serves, has_unit_behind, needed_columns
+from kvcheck.invariants.reach import block_serves, needed_columns, with_unit_behind
 from kvcheck.invariants.registry import Finding, Severity, invariant
 from kvcheck.model.observation import Begin, Lookup
 
@@ -60,15 +60,11 @@ def valid(lookup: Lookup, ledger: Ledger) -> Iterator[Finding]:
 )
 def peek(lookup: Lookup, ledger: Ledger) -> Iterator[Finding]:
     """Without it the last entries of the hit may stem from a request that went on with another token (R1.21)."""
-    if lookup.label == NOBODY:
+    if lookup.label == NOBODY or lookup.how != "agreed":
         return
-    ledger.peeked[lookup.label] = found = {
-        group
-        for group in ledger.promises.drops
-        if not lookup.length or has_unit_behind(ledger, lookup.label, group, lookup.length)
-    }
+    found = with_unit_behind(ledger, lookup)
     missing = [group for group in ledger.promises.drops if group not in found]
-    if lookup.how == "agreed" and missing:
+    if missing:
         yield Finding(
             f"{lookup.label} hits {lookup.length} tokens, but group {missing[0]} has not found the unit behind them",
             (missing[0],),

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from kvcheck.invariants.moment import Moment
 from kvcheck.invariants.promised import book_promises
+from kvcheck.invariants.reach import with_unit_behind
 from kvcheck.model.actions import Arrive
 from kvcheck.model.content import Prefixes
 from kvcheck.model.layout import Layout
@@ -56,8 +57,8 @@ class Ledger:
     ``keys``: block -> its registration, by key. ``ever``: keys registered since the last reset. ``promised``: keys
     that R5 promises for what was computed, less those evicted since. ``due``: registrations whose step has not run
     yet, with the number of the pass that they wait for. ``resumed_at``: tokens of the last local hit, by label;
-    ``peeked``: EAGLE groups that had the unit behind it. ``lives``: the pass in which a request began or was resumed
-    last.
+    ``peeked``: EAGLE groups that had the unit behind it. ``lives``: the pass in which a request began, was resumed or
+    began to load last.
     """
 
     def __init__(self, layout: Layout, promises: Promises, shadow: Shadow) -> None:
@@ -106,6 +107,7 @@ class Ledger:
         if plan is not None:
             self.scheduled = plan.seq
             self.lives.update((item.label, plan.seq) for item in plan.requests if item.kind != "running")
+            self.lives.update((load.label, plan.seq) for load in plan.loads)
             self.failed_loads.update(load.label for load in plan.loads if load.arrives is not None)
 
     def apply(self, event: Event) -> None:
@@ -144,6 +146,8 @@ class Ledger:
 
     def _lookup(self, event: Lookup) -> None:
         self.lookups[event.label] = event
+        if event.label != NOBODY:
+            self.peeked[event.label] = with_unit_behind(self, event)
 
     def _asked(self, event: Asked) -> None:
         self._name_lookup(event.label)

@@ -104,7 +104,8 @@ def _window_lengths(commit: Commit, ledger: Ledger, group: int) -> Iterator[int]
     if layout.draft_tokens:  # accepted drafts are registered a step later, when the window may have passed their blocks
         limit = min(limit, commit.prompt)
     extra = size if group in ledger.promises.drops else 0
-    step = layout.hash_block if ledger.promises.partial_hits else layout.scheduler_block
+    anywhere = ledger.promises.partial_hits and spec.kind == "chunked_local"  # R5.6.1; windows: R5.6.2
+    step = layout.hash_block if anywhere else layout.scheduler_block
     for boundary in range(step, limit - extra + 1, step):
         if boundary % size:
             continue

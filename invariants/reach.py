@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import TYPE_CHECKING
 
-from kvcheck.invariants.ledger import Key, Ledger
 from kvcheck.model.arith import ceil_div, round_down
+
+if TYPE_CHECKING:
+    from kvcheck.invariants.ledger import Key, Ledger
+    from kvcheck.model.observation import Lookup
 
 
 def longest_hit(ledger: Ledger, keys: Container[Key], label: str, cap: int, above: int) -> int:
@@ -53,7 +57,16 @@ def unit(ledger: Ledger, group: int) -> int:
     return h if ledger.promises.partial_hits and spec.fine_grained and size > h else size
 
 
-def has_unit_behind(ledger: Ledger, label: str, group: int, length: int) -> bool:
+def with_unit_behind(ledger: Ledger, lookup: Lookup) -> set[int]:
+    """EAGLE groups that may resume where this lookup ends: nothing is hit, or they have the unit behind it."""
+    return {
+        group
+        for group in ledger.promises.drops
+        if not lookup.length or _has_unit_behind(ledger, lookup.label, group, lookup.length)
+    }
+
+
+def _has_unit_behind(ledger: Ledger, label: str, group: int, length: int) -> bool:
     """Whether an EAGLE group has the unit behind a hit of ``length`` tokens, under whatever key, also past the cap, as
     some releases look there (R4.5, R12.8)."""
     end = length + unit(ledger, group)

@@ -172,12 +172,9 @@ class Cache:
     def pin_handed_over(self) -> None:
         """Copied tails that a connector may read are kept until their request ends (R12.44)."""
         for manager in self.managers:
-            handed_over = getattr(manager, "handed_over", ())
-            for label, block in handed_over:
+            for label, block in manager.handed_over:
                 self.pool.touch((block,))
                 self.pins.setdefault(label, []).append(block)
-            if handed_over:
-                handed_over.clear()
 
     def take_copies(self) -> list[tuple[int, int]]:
         """The copies of this pass: source and target, which both have a reference more (R6.3)."""
@@ -185,6 +182,7 @@ class Cache:
         for manager in self.managers:
             copies += manager.copies
             manager.copies.clear()
+            manager.handed_over.clear()
         return copies
 
     def take_zeroed(self) -> list[int]:

@@ -162,10 +162,10 @@ class Coordinator:
         for manager, blocks in zip(self.managers, hits, strict=True):
             manager.adopt(label, blocks, resume, local)
             if external and self.faults.local_blocks_touched_late:
-                manager.load(label, resume, total, external)
+                manager.load(label, total)
         if external and not self.faults.local_blocks_touched_late:
             for manager in self.managers:
-                manager.load(label, resume, total, external)
+                manager.load(label, total)
 
     def grow(self, label: str, tokens: int, main: int) -> Blocks:
         """Take the blocks of a step in all groups; what is new in each table."""

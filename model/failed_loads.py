@@ -18,8 +18,8 @@ class FailedLoads:
     """Finds the requests that a failed load concerns, and sets them back.
 
     A load before a step is registered when it is planned and fails when the step is processed. By then others may have
-    hit its blocks, and its request may be gone. ``departed``: requests that left with steps in flight, the blocks that
-    they held, and the last pass that they ran in.
+    hit its blocks, and its request may be gone. ``departed``: requests that left with steps in flight: the pass after
+    which they did, the label, and the blocks that they held.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -45,15 +45,13 @@ class FailedLoads:
         affected: dict[str, Request] = {}
         if self._faults.failed_load_several_groups and len(self._layout.groups) > 1 and (loading or scheduler.running):
             raise ServerError("failed-load-several-groups")
+        requests = (*loading, *scheduler.running)
         if self._faults.failed_load_shared_block:
-            counts = {item.label: item.count for item in plan.requests}
-            seen: set[int] = set()
-            for request in (*loading, *scheduler.running):
-                if self._set_back_once(request, invalid, seen, counts.get(request.label, 0)):
-                    affected[request.label] = request
+            self._one_by_one(invalid, requests, {item.label: item.count for item in plan.requests}, affected)
         else:
-            self._spread(invalid, (*loading, *scheduler.running), affected)
-        self._withdraw(invalid)
+            self._spread(invalid, requests, affected)
+        if not self._faults.failed_load_keeps_keys:
+            self._withdraw(invalid)
         self._follow(loading, affected)
         return list(affected)
 
@@ -100,49 +98,64 @@ class FailedLoads:
             first = start // manager.block
             invalid.update(block for block in table[first:] if block != NULL)
 
+    def _one_by_one(
+        self, invalid: set[int], requests: Iterable[Request], counts: dict[str, int], affected: dict[str, Request]
+    ) -> None:
+        """A missing block counts for the first request that has it; the others lose the step that runs, no more."""
+        seen: set[int] = set()
+        for request in requests:
+            tables = self._scheduler.cache.coordinator.tables(request.label)
+            before = request.computed - counts.get(request.label, 0)
+            managers = self._scheduler.cache.managers
+            held = {
+                block
+                for manager, table in zip(managers, tables, strict=True)
+                for block in table[: ceil_div(before, manager.block)]
+            }
+            if not held & invalid:
+                continue
+            affected[request.label] = request
+            own = held & invalid - seen
+            seen |= held & invalid
+            if own:
+                self._add_behind(tables, own)
+                self._set_back(request, own)
+            else:
+                request.computed = before
+                self._disown(request)
+        invalid |= seen
+
     def _set_back(self, request: Request, invalid: set[int]) -> None:
         """Back to the last boundary at which every group is valid: where nothing is ever given up, that is the first
         missing block; otherwise the request begins anew (R7.10)."""
         scheduler = self._scheduler
         tables = scheduler.cache.coordinator.tables(request.label)
         start = self._first_bad(tables, invalid, request.computed) or 0
+        in_place = self._keeps_all or self._faults.failed_load_half_way_back
         if request.status is Status.LOADING:
-            request.computed = start if self._keeps_all or self._faults.failed_load_half_way_back else 0
-        elif self._keeps_all or self._faults.failed_load_half_way_back:
+            request.computed = start if in_place else 0
+            return
+        if not self._recomputes:  # it ends, whatever else is done with what is missing
+            self._withdraw(block for table in tables for block in table if block in invalid)
+        if in_place:
             request.computed = start
-            for manager in scheduler.cache.managers:
-                row = manager.rows[request.label]
-                row.registered = min(row.registered, start // manager.block)
-            if not self._faults.failed_load_step_in_flight:
-                scheduler.disown_in_flight(request)
-        elif self._layout.connector is not None and self._layout.connector.failure == "recompute":
+            if not self._faults.failed_load_keeps_keys:
+                for manager in scheduler.cache.managers:
+                    row = manager.rows[request.label]
+                    row.registered = min(row.registered, start // manager.block)
+            self._disown(request)
+        elif self._recomputes:
             scheduler.running.remove(request)
             scheduler.preempt(request, drop=True)
 
-    def _set_back_once(self, request: Request, invalid: set[int], seen: set[int], count: int) -> bool:
-        """A block that several requests share is left to the first of them (the fault of R7.10)."""
-        tables = self._scheduler.cache.coordinator.tables(request.label)
-        computed = request.computed - count
-        table = tables[0][: ceil_div(computed, self._layout.scheduler_block)]
-        bad = [column for column, block in enumerate(table) if block in invalid]
-        own = next((column for column in bad if table[column] not in seen), None)
-        seen.update(table[column] for column in bad)
-        if own is not None:
-            request.computed = own * self._layout.scheduler_block
-            if request.status is Status.RUNNING and not self._recomputes:
-                for block in tables[0][own:]:
-                    self._scheduler.cache.pool.withdraw(block)
-        elif bad:
-            request.computed = computed
-        if bad and not self._faults.failed_load_step_in_flight:
+    def _disown(self, request: Request) -> None:
+        if not self._faults.failed_load_step_in_flight:
             self._scheduler.disown_in_flight(request)
-        return bool(bad)
 
-    def _withdraw(self, invalid: Iterable[int]) -> None:
+    def _withdraw(self, blocks: Iterable[int]) -> None:
         """Nobody finds what is missing before it has been computed again (R7.10.1)."""
-        if not self._faults.failed_load_keeps_keys:
-            for block in sorted(invalid):
-                self._scheduler.cache.pool.withdraw(block)
+        for block in sorted(set(blocks)):
+            self._scheduler.cache.pool.withdraw(block)
 
     def _follow(self, loading: Iterable[Request], affected: dict[str, Request]) -> None:
         """Asynchronous loads go on when they have been reported; until then the request waits."""

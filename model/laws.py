@@ -66,7 +66,7 @@ def drop_unit(partial: bool, fine_grained: bool, block: int, hash_block: int) ->
 
 
 def looks_until(candidate: int, unit: int, cap_: int) -> int:
-    """Where the lookup of an EAGLE group begins: one unit past the candidate, never past the cap (R4.5)."""
+    """How far an EAGLE group looks: one unit past the candidate, never past the cap (R4.5)."""
     return minimum(candidate + unit, cap_)
 
 

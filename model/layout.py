@@ -80,7 +80,7 @@ class Drafter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def lookahead(self) -> int:
-        """Places behind a step's tokens that the drafter writes to, in tokens (R8.6)."""
+        """Places behind a step's tokens that the drafter writes to, in tokens (R8.1)."""
         if self.method == "dflash":
             return self.tokens + 1
         return 0 if self.method == "ngram" else self.tokens

@@ -54,7 +54,12 @@ class Row:
 
 
 class Manager:
-    """Full attention and MLA, and what all kinds share. ``block`` is the effective block size in tokens (R1.6)."""
+    """Full attention and MLA, and what all kinds share.
+
+    ``block``: the effective block size in tokens (R1.6). Of this pass: ``copies`` from block to block, blocks
+    ``to_zero``, and copies of tails that are ``handed_over`` to a connector for a request. ``most_blocks``: what an
+    admission counts at most.
+    """
 
     fine_grained = True
 
@@ -69,6 +74,7 @@ class Manager:
         self.has_tails = self.fine_grained and self.block != self.hash_block
         self.eagle = index in layout.eagle_groups
         self.rows: dict[str, Row] = {}
+        self.handed_over: list[tuple[str, int]] = []
         self.copies: list[tuple[int, int]] = []
         self.to_zero: list[int] = []
         self.zeroes = self.group.is_attention and (layout.zeroing or layout.has_mamba)
@@ -90,14 +96,14 @@ class Manager:
         """
         h, columns = self.hash_block, []
         for end in range(block, limit + 1, block):
-            found = self.pool.find(groups, names[end // h - 1]) if end // h <= len(names) else None
+            found = self.pool.find(groups, names[end // h - 1])
             if found is None:
                 break
             columns.append(found)
         length = len(columns) * block
         if unit < block:
             first = length
-            last = min(first + block - unit, round_down(limit, unit), len(names) * unit)
+            last = min(first + block - unit, round_down(limit, unit))
             for end in range(last, first, -unit):
                 found = self.pool.find(groups, names[end // h - 1])
                 if found is not None:
@@ -143,10 +149,7 @@ class Manager:
         """Whether a hit needs what is written in this very step, too late for it (R5.5.3, R5.5.4)."""
         if self.faults.tail_copied_in_its_own_step or not self.ends_inside(hits, local):
             return False
-        return self._published_now(hits[-1])
-
-    def _published_now(self, block: int) -> bool:
-        return any((group, name) in self.pool.published for group, name, _ in self.pool.keys.get(block, ()))
+        return self.pool.published_now(hits[-1])
 
     # ---- allocation (R6, R7.8, R8.1) -----------------------------------------------------------------------------
 
@@ -161,15 +164,12 @@ class Manager:
             row.registered = local // self.block
             row.tail = row.registered, hits[-1]
 
-    def load(self, label: str, resume: int, total: int, external: int) -> None:
-        """Take blocks for external tokens, as far as their content will be read (R7.3)."""
-        if min(total - self.passed(resume), external) <= 0:
-            return
+    def load(self, label: str, total: int) -> None:
+        """Take blocks for external tokens (R7.3); columns that nobody will read are null already."""
         row = self.row(label)
         missing = ceil_div(total, self.block) - len(row.blocks)
-        if missing < 0 and not self.faults.only_first_full_attention_trimmed:
-            return
-        self._append(row, missing)
+        if missing > 0 or self.faults.only_first_full_attention_trimmed:  # the pool counts those above as free (R10.6)
+            self._append(row, missing)
 
     def grow(self, label: str, tokens: int, main: int) -> list[int]:
         """Take the blocks that the step needs; returns what the worker must append to its table (R8.3)."""
@@ -197,7 +197,7 @@ class Manager:
             raise ServerError("shared-tail-not-in-place")
         row.blocks[column] = copy
         self._order_copy(source, copy)
-        self.pool.refs[copy] += 1
+        self.pool.hold(copy)
         return copy
 
     def _order_copy(self, source: int, target: int) -> None:
@@ -258,6 +258,8 @@ class Manager:
                 key = self._key(request, (column + 1) * self.block)
                 if self.pool.register(block, key):
                     stored.append(key)
+        if whole > len(row.blocks) and self.pool.events is not None:
+            raise ServerError("no-block-to-announce")  # only a request that outgrew the longest one gets here
         row.registered = whole
         self.pool.announce_stored(self.index, stored)
 
@@ -387,15 +389,12 @@ class MambaManager(Manager):
     def __init__(self, index: int, layout: Layout, pool: Pool, faults: Faults) -> None:
         super().__init__(index, layout, pool, faults)
         self.speculative = self.group.speculative_blocks
-        self.handed_over: list[tuple[str, int]] = []
         self.producers: set[str] = set()
 
     def find(self, groups: Sequence[int], names: list[int], limit: int, unit: int, drops: bool, block: int) -> Hit:
         """The last state at or below ``limit`` (R2.9). It never drops (R4.9)."""
-        step = min(block, unit)
-        last = min(round_down(limit, step), len(names) * self.hash_block // step * step)
-        for end in range(last, 0, -step):
-            found = self.pool.find(groups, names[end // self.hash_block - 1]) if end % unit == 0 else None
+        for end in range(round_down(limit, unit), 0, -unit):
+            found = self.pool.find(groups, names[end // self.hash_block - 1])
             if found is not None:
                 column = laws.state_column(end, block)
                 return [[NULL] * column + [state] for state in found], end
@@ -428,7 +427,7 @@ class MambaManager(Manager):
 
     def unwritten(self, hits: Sequence[int], local: int) -> bool:
         """A state registered in this pass cannot be used in its step (R5.5.3)."""
-        return not self.faults.state_hit_in_its_own_step and self._published_now(hits[-1])
+        return not self.faults.state_hit_in_its_own_step and self.pool.published_now(hits[-1])
 
     def grow(self, label: str, tokens: int, main: int) -> list[int]:
         """The column of the running state and the speculative ones behind it; those passed over are null (R1.19).
@@ -476,7 +475,7 @@ class MambaManager(Manager):
         if not self.faults.registration_does_not_move:
             self.pool.move_keys(source, copy)
         self._order_copy(source, copy)
-        self.pool.refs[source] += 1
+        self.pool.hold(source)
         if label in self.producers:
             self.producers.discard(label)
             self.handed_over.append((label, copy))

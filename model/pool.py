@@ -28,7 +28,7 @@ class Pool:
 
     ``refs``: references by block (R1.12). ``free``: blocks without any, the next to be handed out first (R1.13).
     ``holders``: by group and name, the blocks that have this key, the oldest first (R1.11). ``keys``: by block, the
-    longest first. ``published``: keys of this pass, whose content no step has written yet (R5.5). ``taken``: blocks
+    longest one in the first place. ``published``: keys of this pass, whose content no step has written yet (R5.5). ``taken``: blocks
     handed out in this pass.
     """
 
@@ -78,6 +78,10 @@ class Pool:
                 del self.free[block]
                 self.free_count -= 1
             self.refs[block] += 1
+
+    def hold(self, block: int) -> None:
+        """Take a reference more on a block that somebody holds: it is an end of a copy (R6.3)."""
+        self.refs[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
         """Give back a reference on each. Free ones without a key are reused first, the others last (R1.14)."""
@@ -133,9 +137,13 @@ class Pool:
             if self.events is not None and (self.faults.removal_with_copy_left or not self.holders[key[0]].get(key[1])):
                 self.events.append(Announce("removed", key[0], ((key[2], key[1]),)))
 
+    def published_now(self, block: int) -> bool:
+        """Whether a key of a block was published in this pass: its step has still to write the content (R5.5)."""
+        return any((group, name) in self.published for group, name, _ in self.keys.get(block, ()))
+
     def unpublish(self, block: int) -> None:
-        """The keys that a block got in this pass go: no step will write it (R5.5.1)."""
-        if any((group, name) in self.published for group, name, _ in self.keys.get(block, ())):
+        """A block that was to be written in this pass is not: it loses its keys (R5.5.1)."""
+        if self.published_now(block):
             self.withdraw(block)
 
     def move_keys(self, source: int, target: int) -> None:

@@ -1,4 +1,4 @@
-"""Queues of requests that do not run, in the order of the policy (R8.5)."""
+"""Queues of requests that do not run, in the order of the policy."""
 
 from __future__ import annotations
 

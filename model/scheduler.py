@@ -41,7 +41,8 @@ class Scheduler:
     """One server. ``running`` in the order of admission; ``waiting`` and ``passed_over`` hold everybody else.
 
     ``prefills``: requests in flight that still need blocks for their prefill (R8.5.2). ``loaded``: loads that are
-    over, ``failed``: loads of which something is missing. ``fenced``: blocks whose return awaits a step (R8.2.2).
+    over, ``failed``: loads of which something is missing. ``fenced``: blocks whose return awaits a step (R8.2.2);
+    ``steps`` and ``processed_steps`` are counted for that only.
     ``idle``: sessions between two turns; they keep their place in the worker.
     """
 
@@ -127,7 +128,10 @@ class Scheduler:
             self._forget(request)
 
     def _clipped(self, request: Request) -> Tables:
-        """The tables up to the computed tokens, as a connector is told them; a Mamba table as it is."""
+        """The tables up to the computed tokens, as a connector is told them; a Mamba table as it is.
+
+        DCP does not count here: there are more columns than computed tokens need, and the connector is told these too.
+        """
         tables = self.cache.coordinator.tables(request.label)
         groups = zip(tables, self.layout.groups, strict=True)
         return tuple([t[: ceil_div(request.computed, g.block_size)] if g.is_attention else t for t, g in groups])
@@ -193,7 +197,7 @@ class Scheduler:
         request.status = Status.PREEMPTED if request.preemptions else Status.WAITING
 
     def disown_in_flight(self, request: Request) -> None:
-        """What steps in flight give belongs to a former life of the request, and is dropped (R8.2)."""
+        """What steps in flight give belongs to a former life of the request, and is dropped (R8.8)."""
         request.stale = request.in_flight
         request.drop = True
         request.placeholders = request.drafts = 0
@@ -201,7 +205,8 @@ class Scheduler:
     # ---- a pass --------------------------------------------------------------------------------------------------
 
     def schedule(self) -> StepPlan:
-        """Plan one step: running requests first, then as many waiting ones as fit (R8.5)."""
+        """Plan one step: running requests first, then as many waiting ones as fit (R8.5), but none in a pass that
+        preempted (R8.5.3)."""
         self.passes += 1
         self.cache.pool.new_pass()
         plan = _Pass(self.layout, 0 if self.paused == "all" else self.layout.token_budget)
@@ -260,7 +265,7 @@ class Scheduler:
                 return blocks, before
             if self.running == [request] and self._take_from_waiting(request):
                 continue
-            victim = self._victim()
+            victim = self._victim(self.running)
             place = self.running.index(victim)
             before += place < self.running.index(request)
             del self.running[place]
@@ -271,11 +276,11 @@ class Scheduler:
             if victim is request:
                 return None, before
 
-    def _victim(self) -> Request:
-        """The last one, or with priorities the lowest (R8.5.4)."""
+    def _victim(self, candidates: Sequence[Request]) -> Request:
+        """The last one of them, or with priorities the lowest (R8.5.4)."""
         if self.layout.policy == "priority":
-            return max(self.running, key=lambda r: (r.priority, r.order))
-        return self.running[-1]
+            return max(candidates, key=lambda r: (r.priority, r.order))
+        return candidates[-1]
 
     def preempt(self, request: Request, drop: bool = False) -> None:
         """The request loses its blocks and starts again from a lookup. What its steps in flight give is kept as its
@@ -321,7 +326,7 @@ class Scheduler:
         holders = [r for r in waiting if r is not asking and self._waits_with_blocks(r)]
         if not holders or self.faults.waiting_holder_not_preempted:
             return False
-        self._start_anew(holders[-1])
+        self._start_anew(self._victim(holders))
         return True
 
     def _waits_with_blocks(self, request: Request) -> bool:
@@ -497,13 +502,13 @@ class Scheduler:
         ends = [block for copy in copies for block in copy]
         if not ends or self.faults.copy_ends_not_kept:
             return
-        if self._fences and self.steps + 1 > self.processed_steps:
+        if self._fences:
             self.fenced.append((self.steps + 1, ends[::-1]))
         else:
             self.cache.pool.release(ends)
 
     def _advance(self, plan: StepPlan) -> None:
-        """Count what is planned as computed (R5.5)."""
+        """What is planned counts as computed, before it is (R1.15)."""
         for item in plan.requests:
             request = self.requests[item.label]
             request.computed += item.count
@@ -594,7 +599,7 @@ class Scheduler:
         return len(sampled)
 
     def _settle_output(self, request: Request, taken: int, stale: bool, ran: bool) -> None:
-        """The output that was expected is there; what is final now is registered (R5.5)."""
+        """The output that was expected is there; what is final now is registered (R5)."""
         if not stale:
             request.placeholders -= taken
             if request.placeholders < 0:

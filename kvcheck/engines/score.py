@@ -117,7 +117,11 @@ def _shrunk(
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """All searches for one fault: medians over those that found it. ``shortest``: the shortest shrunk run."""
+    """All searches for one fault.
+
+    ``seconds``: the median of all searches, where one that found nothing counts as longer than all others; None if
+    most found nothing. ``runs``, ``actions``: medians of those that found it. ``shortest``: the shortest shrunk run.
+    """
 
     fault: str
     searches: int
@@ -130,7 +134,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def summaries(scored: Sequence[Scored]) -> list[Summary]:
-    """One line a fault, in the order of the searches. A search that found nothing counts as longer than all others."""
+    """One line a fault, in the order of the searches."""
     return [
         _summary(fault, [s for s in scored if s.fault == fault]) for fault in dict.fromkeys(s.fault for s in scored)
     ]

@@ -43,6 +43,7 @@ CRASHES: dict[str, tuple[str, str]] = {
     "output-not-expected": ("AssertionError", "_update_request_with_output"),
     "shared-tail-not-in-place": ("AssertionError", "_apply_cow"),
     "tail-not-in-place": ("AssertionError", "allocate_new_blocks"),
+    "no-block-to-announce": ("IndexError", "cache_full_blocks"),
 }
 """What the model's errors are called in vLLM: the type of the exception and the function that raises it."""
 
@@ -59,7 +60,7 @@ class Difference(RecordedFailure):
 
 
 class PairedSession:
-    """Two servers with one layout. ``compared``: actions after which nothing differed."""
+    """Two servers with one layout, driven alike."""
 
     def __init__(self, left: Session, right: Session) -> None:
         self.left = left

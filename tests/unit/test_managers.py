@@ -171,7 +171,7 @@ class Trial:
         if external or hits:
             manager.adopt(who.label, hits, resume, local)
         if external:
-            manager.load(who.label, resume, total, external)
+            manager.load(who.label, total)
         manager.grow(who.label, need.tokens, need.main)
         taken = before - pool.free_count
         assert taken <= promised
@@ -384,7 +384,7 @@ def test_a_load_takes_a_block_for_the_state_behind_it_only() -> None:
     manager = manager_of(mamba(4), full(2))
     cached(manager, [4])
     manager.adopt("a", [1], 10, 4)
-    manager.load("a", 10, 10, 6)
+    manager.load("a", 10)
     assert manager.row("a").blocks == [0, 0, 2]
     assert list(manager.pool.keys) == [1]
 
@@ -463,7 +463,7 @@ def test_what_retention_keeps_of_a_prompt_of_30_tokens(
 def test_a_drafters_window_keeps_the_block_behind_the_boundary_too() -> None:
     managers = [manager_of(window(2, 4), full(8), drafter=MTP, **LONG) for _ in range(3)]
     kept = [registered(manager, interval) for manager, interval in zip(managers, (0, 16, None), strict=True)]
-    assert kept == [[22, 24, 26], [14, 16, 18, 22, 24, 26, 30], [6, 8, 10, 14, 16, 18, 22, 24, 26, 30]]
+    assert kept == [[14, 16, 18, 22, 24, 26], [14, 16, 18, 22, 24, 26, 30], [6, 8, 10, 14, 16, 18, 22, 24, 26, 30]]
 
 
 @pytest.mark.parametrize(("group", "kept"), [(window(2, 4), [6, 8, 22, 24]), (mamba(4), [8, 24])])
