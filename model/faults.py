@@ -1,7 +1,8 @@
 """Faults: what real servers did wrong, and what the rules warn of, as switches of the model.
 
-The model reads a switch at the one place where the mistake would be made. All off is the intended behaviour; all of a
-release on (``of_release``) is that release, as far as it is known to depart.
+The model reads a switch at the one place where the mistake would be made. All off is the intended behaviour of 0.28.0; all
+of a release on (``of_release``) is what that release does wrong, as far as it is known. What later releases changed on
+purpose (R12) is not in the model: only ``model@0.28.0`` is the release, step by step.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
-OLDEST = "0.26.0"
-"""The oldest release that was looked at: a fault "since" it may be older."""
-LATEST = "0.33.0"
-"""The latest one: a fault "until" it may live on."""
+RELEASES = ("0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0")
+"""The releases that were looked at."""
+OLDEST, LATEST = RELEASES[0], RELEASES[-1]
+"""A fault "since" the oldest may be older, and one "until" the latest may live on."""
 
 
 @dataclass(frozen=True)
@@ -243,9 +244,13 @@ class Faults:
         bool,
         Fault("a padded decode keeps more drafts than tokens", "R8.4.3 R8.3 R10.28", "0.27.1", "0.28.0"),
     ] = False
-    waiting_holder_not_preempted: Annotated[
+    waiting_session_not_preempted: Annotated[
         bool,
-        Fault("waiting requests hold the blocks that each other needs", "R8.5.4 R8.6.1 R10.31 #57104", OLDEST, LATEST),
+        Fault("waiting sessions hold the blocks that each other needs", "R8.5.4 R8.6.1 R10.31 #57104", OLDEST, LATEST),
+    ] = False
+    finished_load_not_preempted: Annotated[
+        bool,
+        Fault("a finished load waits behind a request that needs its blocks", "R8.6.1 R10.32", OLDEST, "0.30.0"),
     ] = False
     frees_not_fenced: Annotated[
         bool, Fault("blocks are handed to a load while a step in flight writes them", "R8.2.1 R8.2.2 #45357")
@@ -292,7 +297,7 @@ class Faults:
         ),
     ] = False
     external_beside_tail: Annotated[
-        bool, Fault("external tokens replace a local tail that reaches further", "R7.2 R12.41")
+        bool, Fault("external tokens replace a local tail that reaches further", "R7.2")
     ] = False
     external_hit_for_whole_prompt: Annotated[
         bool,
@@ -300,7 +305,7 @@ class Faults:
     ] = False
     load_window_one_short: Annotated[
         bool,
-        Fault("a load of all tokens keeps the window of the token behind them", "R2.4 R7.9 R10.35", OLDEST, LATEST),
+        Fault("a load of all tokens keeps the window of the token behind them", "R2.4 R7.7 R7.9 R10.35", OLDEST, LATEST),
     ] = False
     aborted_load_freed_at_once: Annotated[
         bool, Fault("an aborted load's blocks are handed out while it is written", "R7.11 #32255")
@@ -314,7 +319,7 @@ class Faults:
     ] = False
     failed_load_several_groups: Annotated[
         bool,
-        Fault("a failed load raises with more than one group", "R7.10 R10.1 #45474", OLDEST, "0.29.0"),
+        Fault("a failed load raises with more than one group", "R7.10 R10.1 #45474 #50388", OLDEST, "0.29.0"),
     ] = False
     failed_load_half_way_back: Annotated[
         bool,
@@ -386,16 +391,12 @@ def faults_on(names: Iterable[str]) -> Faults:
     return Faults(**dict.fromkeys(wanted, True))
 
 
-def of_release(version: str) -> Faults:
-    """All faults of one of the releases that were looked at.
+def of_release(version: str) -> list[str]:
+    """All faults of one of the releases that were looked at, as users write them.
 
     Raises:
         ValueError: it was not looked at.
     """
-    try:
-        seen = _numbers(OLDEST) <= _numbers(version) <= _numbers(LATEST)
-    except ValueError:
-        seen = False
-    if not seen:
-        raise ValueError(f"the faults of {version!r} are not known, only those of {OLDEST} to {LATEST}")
-    return faults_on(name for name, fault in FAULTS.items() if fault.in_release(version))
+    if version not in RELEASES:
+        raise ValueError(f"the faults of {version!r} are not known, only those of {', '.join(RELEASES)}")
+    return [name for name, fault in FAULTS.items() if fault.in_release(version)]

@@ -324,7 +324,7 @@ class Scheduler:
         """Memory is short and no other request runs: the last one that waits with blocks gives them back (R8.6.1)."""
         waiting = (*self.passed_over, *self.waiting)
         holders = [r for r in waiting if r is not asking and self._waits_with_blocks(r)]
-        if not holders or self.faults.waiting_holder_not_preempted:
+        if not holders:
             return False
         self._start_anew(self._victim(holders))
         return True
@@ -332,8 +332,9 @@ class Scheduler:
     def _waits_with_blocks(self, request: Request) -> bool:
         """Whether a request could run and holds blocks: its load is over, or it is a session with input."""
         if request.status is Status.LOADING:
-            return request.label in self.loaded
-        return request.status is not Status.IDLE and request.computed > 0
+            return request.label in self.loaded and not self.faults.finished_load_not_preempted
+        waits = request.status is not Status.IDLE and request.computed > 0
+        return waits and not self.faults.waiting_session_not_preempted
 
     def _admit(self, request: Request, plan: _Pass) -> object:
         """Admit a request, pass it over, or stop admitting."""

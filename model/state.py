@@ -202,7 +202,7 @@ def canonical(state: State) -> Hashable:
 
     Blocks are numbered as they are met: the free queue in its order, then the tables. That is exact, because the queue
     is part of the state, and costs one walk. Requests are numbered in the order of the queues. Counts of passes and
-    arrivals matter by their differences only.
+    arrivals matter by their differences only, and of plans in flight what the server reads again.
     """
     labels = _numbers((*state.running, *state.passed_over, *state.waiting, *(r.field("label") for r in state.requests)))
     order = sorted(state.requests, key=lambda request: labels[request.field("label")])
@@ -226,6 +226,9 @@ def canonical(state: State) -> Hashable:
         frozenset(name(label) for label in state.loaded),
         frozenset(name(label) for label in state.failed),
         frozenset(name(label) for label in state.aborted_loads),
+        frozenset(name(label) for label in state.preempted),
+        frozenset(name(label) for label in state.finished),
+        len(state.finished),
         frozenset((name(label), _renamed(pinned, blocks)) for label, pinned in state.pins),
         tuple([(fence - steps, _renamed(fenced, blocks)) for fence, fenced in state.fenced]),
         tuple([(seq - passes, name(label), _tables(tables, blocks)) for seq, label, tables in state.departed]),

@@ -16,7 +16,7 @@ from kvcheck.files import InputError, OutputError, json_text, read_layout, requi
 from kvcheck.layouts.presets import PRESETS, preset
 from kvcheck.model.layout import Layout
 from kvcheck.report.console import Screen
-from kvcheck.targets.loading import FORMS
+from kvcheck.targets.errors import FORMS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

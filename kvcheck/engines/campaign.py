@@ -32,7 +32,8 @@ Task = Callable[[Watched], None]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a campaign is to do. ``layout``: None is random ones. ``seconds``, ``runs``: None is no limit."""
+    """What a campaign is to do. ``layout``: None is random ones. ``seconds``, ``runs``, ``actions``: None is no
+    limit."""
 
     spec: str
     seed: int
@@ -41,6 +42,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     layout: Layout | None = None
     seconds: float | None = 60.0
     runs: int | None = None
+    actions: int | None = None
     jobs: int = 1
     limits: Limits = Limits()
     loader: str = "kvcheck.targets.loading:load_target"
@@ -224,7 +226,10 @@ class Campaign:
         return None
 
     def _may_search(self) -> bool:
-        if self.plan.runs is not None and self._next_index >= self.plan.runs:
+        plan = self.plan
+        if plan.runs is not None and self._next_index >= plan.runs:
+            self._clock.end_search()
+        if plan.actions is not None and self._tally.actions >= plan.actions:
             self._clock.end_search()
         return not self._clock.search_is_over
 

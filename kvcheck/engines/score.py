@@ -46,30 +46,54 @@ class Scored(msgspec.Struct, frozen=True, omit_defaults=True):
 Told = Callable[[Scored], None]
 
 
-def score(faults: Sequence[str], seeds: Sequence[int], seconds: float, jobs: int, told: Told) -> list[Scored]:
-    """Search for each fault with each seed, ``jobs`` at a time, each for at most ``seconds``. ``told`` hears of each
-    search when it is over."""
-    lock = threading.Lock()
+class Scoring:
+    """Searches for faults, ``jobs`` at a time, each for at most ``seconds``. ``told`` hears of each when it is over;
+    those that ``interrupt`` cuts short are not counted."""
 
-    def one(fault: str, seed: int) -> Scored:
-        scored = search_fault(fault, seed, seconds)
-        with lock:
-            told(scored)
+    def __init__(self, seconds: float, jobs: int, told: Told) -> None:
+        self._seconds, self._jobs, self._told = seconds, jobs, told
+        self._lock = threading.Lock()
+        self._working: set[Watched] = set()
+        self.interrupted = False
+
+    def run(self, faults: Sequence[str], seeds: Sequence[int]) -> list[Scored]:
+        """Search for each fault with each seed; what came of it, in this order."""
+        with ThreadPoolExecutor(max_workers=self._jobs) as pool:
+            tasks = [pool.submit(self._one, fault, seed) for fault in faults for seed in seeds]
+            done = [task.result() for task in tasks]
+        return [scored for scored in done if scored is not None]
+
+    def interrupt(self) -> None:
+        """End all searches now."""
+        self.interrupted = True
+        for watched in tuple(self._working):
+            watched.stop()
+
+    kill = interrupt
+
+    @property
+    def found_something(self) -> bool:
+        """A fault that is found is no violation."""
+        return False
+
+    def _one(self, fault: str, seed: int) -> Scored | None:
+        if self.interrupted:
+            return None
+        watched = Watched(f"{MODEL}+{fault}")
+        self._working.add(watched)
+        try:
+            scored = search_fault(watched, fault, seed, self._seconds)
+        finally:
+            self._working.discard(watched)
+        if watched.stopped:
+            return None
+        with self._lock:
+            self._told(scored)
         return scored
 
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
-        tasks = [pool.submit(one, fault, seed) for fault in faults for seed in seeds]
-        try:
-            return [task.result() for task in tasks]
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            raise
 
-
-def search_fault(fault: str, seed: int, seconds: float) -> Scored:
-    """Search for one fault in a worker process, and shrink what shows it."""
-    watched = Watched(f"{MODEL}+{fault}")
+def search_fault(watched: Watched, fault: str, seed: int, seconds: float) -> Scored:
+    """Search for one fault in a worker process that is not started yet, and shrink what shows it."""
     try:
         watched.start()
         return _search(watched, fault, seed, seconds)
@@ -81,7 +105,7 @@ def search_fault(fault: str, seed: int, seconds: float) -> Scored:
 
 def _search(watched: Watched, fault: str, seed: int, seconds: float) -> Scored:
     began, runs, undetermined = time.monotonic(), 0, ""
-    while time.monotonic() - began < seconds:
+    while time.monotonic() - began < seconds and not watched.stopped:
         result = watched.search(seed_of_run(seed, runs))
         runs += 1
         undetermined = undetermined or result.undetermined

@@ -133,6 +133,11 @@ class Watched:
 
     close = renew
 
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing starts any more."""
+        return self._stopped
+
     def stop(self) -> None:
         """From another thread: end the worker, and let nothing start any more."""
         with self._lock:

@@ -10,6 +10,8 @@ from kvcheck.targets.vllm.release import KNOWN_RELEASES
 
 def info_text(info: TargetInfo) -> str:
     """What a target turned out to be."""
+    if info.mode == "model":
+        return info.origin
     version = f"vLLM {info.version or '(version unknown)'}{_newer(info.version)}"
     return ", ".join(filter(None, [version, info.origin, f"{info.mode} loading", f"sha256 {info.digest[:12]}"]))
 

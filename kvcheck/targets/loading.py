@@ -9,7 +9,6 @@ from kvcheck.targets.vllm.release import resolve
 from kvcheck.targets.vllm.target import VllmTarget
 
 DEFAULT_TARGET = MODEL
-FORMS = "model, model+FAULT, model@X.Y.Z, vllm==X.Y.Z, vllm or path:DIR"
 
 
 def describe(spec: str) -> TargetInfo:

@@ -12,9 +12,11 @@ import pytest
 from releases import output_of, release
 
 from kvcheck.files import read_run, run_text
+from kvcheck.invariants.registry import all_invariants
 from kvcheck.targets.vllm.release import KNOWN_RELEASES
 
 ROOT = Path(__file__).parents[2]
+LIST = (ROOT / "counterexamples/README.md").read_text(encoding="utf-8")
 FOLDERS = sorted(path.parent for path in (ROOT / "counterexamples").glob("*/run.json"))
 
 REPLAY_ALL = """
@@ -71,12 +73,13 @@ def test_a_folder_is_whole(folder: Path) -> None:
     assert verdicts is not None
     assert [cell.strip() for cell in verdicts[1].split("|")] == list(stated["expected"].values())
     assert f"`{stated['signature']}`" in page
+    severity = next(one.severity for one in all_invariants() if one.id == stated["signature"].split()[0])
+    assert f"**Severity: {severity}.**" in page
+    assert f"[{folder.name}]({folder.name}/README.md) | {severity} |" in LIST
 
 
 def test_the_list_names_every_folder() -> None:
-    listed = re.findall(
-        r"^\| \[([a-z0-9-]+)\]", (ROOT / "counterexamples/README.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
+    listed = re.findall(r"^\| \[([a-z0-9-]+)\]", LIST, re.MULTILINE)
     assert sorted(listed) == [folder.name for folder in FOLDERS]
 
 

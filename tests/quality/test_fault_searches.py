@@ -14,6 +14,7 @@ import pytest
 
 from kvcheck.engines.judging import judge_run
 from kvcheck.engines.score import search_fault
+from kvcheck.engines.watched import Watched
 from kvcheck.model.actions import Run
 from kvcheck.model.faults import FAULTS
 from kvcheck.targets.loading import load_target
@@ -42,7 +43,7 @@ def test_a_fault_shows_in_its_stored_run_and_only_with_the_fault(fault: str) -> 
 
 @pytest.mark.parametrize("fault", SEARCHED)
 def test_a_fault_is_found_anew(fault: str, record_property: Callable[[str, object], None]) -> None:
-    found = search_fault(fault, 1, SECONDS)
+    found = search_fault(Watched(f"model+{fault}"), fault, 1, SECONDS)
     assert found.found, found
     record_property(
         "measured", f"{fault}: found by {found.invariant} after {found.runs} runs, shrunk to {found.actions} actions"

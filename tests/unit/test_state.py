@@ -12,7 +12,8 @@ from kvcheck.engines.search import search_one
 from kvcheck.model.actions import Abort, Action, Arrive, Complete, Schedule
 from kvcheck.model.faults import NO_FAULTS
 from kvcheck.model.layout import Layout
-from kvcheck.model.state import State, canonical, restore, snapshot
+from kvcheck.model.state import State, canonical, snapshot
+from kvcheck.targets.base import StepOutput
 from kvcheck.targets.loading import load_target
 from kvcheck.targets.reference.session import ReferenceSession
 
@@ -47,13 +48,21 @@ def test_going_on_from_a_restored_state_shows_the_same(seed: int) -> None:
 
 def test_a_state_can_be_left_and_come_back_to() -> None:
     session = driven(HYBRID, Arrive(label="a", prompt=PROMPT), Schedule())
-    there = snapshot(session.scheduler)
+    there = session.snapshot()
+    session.process(StepOutput({"a": (9,)}, {}))
     execution = Execution(session, HYBRID)
     execution.apply(Arrive(label="b", prompt=PROMPT))
     execution.apply(Schedule())
-    assert snapshot(session.scheduler) != there
-    restore(session.scheduler, there)
-    assert snapshot(session.scheduler) == there
+    assert session.snapshot() != there
+    session.restore(there)
+    assert session.snapshot() == there
+    assert session.take_log() == ()
+
+
+def test_what_the_next_plan_will_tell_the_worker_belongs_to_the_state() -> None:
+    fresh = state_of(HYBRID)
+    left = state_of(HYBRID, Arrive(label="a", prompt=PROMPT), Abort(label="a"))
+    assert canonical(left) != canonical(fresh)
 
 
 def test_labels_do_not_matter() -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import io
 import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 import click
 
+from kvcheck.cli.interrupt import interruptible
 from kvcheck.cli.options import (
     RANDOM,
     color_option,
@@ -23,7 +20,6 @@ from kvcheck.cli.options import (
     screen_for,
     target_option,
 )
-from kvcheck.cli.status import UNDETERMINED, VIOLATED
 from kvcheck.engines.campaign import Campaign, CampaignResult, Plan
 from kvcheck.engines.findings import ACCOUNT_FILE, campaign_folder
 from kvcheck.engines.seeds import fresh_seed
@@ -35,6 +31,7 @@ from kvcheck.report.console import ProgressView, Screen
 from kvcheck.report.info import info_text
 from kvcheck.report.verdict import accounts_of, show_verdict
 from kvcheck.targets.loading import DEFAULT_TARGET, describe
+from kvcheck.targets.reference.target import is_model
 from kvcheck.targets.vllm.manager_session import refusal
 
 DEFAULT_SECONDS = 60.0
@@ -52,9 +49,10 @@ SEARCHERS = {
     "--seconds",
     type=float,
     callback=positive_seconds,
-    help="Search for so long; shrinking may add half of it.  [default: 60, no limit if --runs is given]",
+    help="Search for so long; shrinking may add half of it.  [default: 60, no limit if --runs or --actions is given]",
 )
 @click.option("--runs", type=click.IntRange(min=1), help="Stop after so many runs.")
+@click.option("--actions", type=click.IntRange(min=1), help="Stop after so many actions.")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the campaign.  [default: a random one, printed]")
 @click.option("--jobs", type=click.IntRange(1, 1024), help="Worker processes.  [default: as many as there are cores]")
 @click.option(
@@ -72,6 +70,7 @@ def command(
     layout: str,
     seconds: float | None,
     runs: int | None,
+    actions: int | None,
     seed: int | None,
     jobs: int | None,
     level: str,
@@ -83,6 +82,8 @@ def command(
     screen = screen_for(json_file, no_color)
     info = describe(target)
     chosen = layout_of(layout, info.version)
+    if level == "manager" and is_model(target):
+        raise InputError("the model is driven at scheduler level only: name a release with --target")
     if level == "manager" and chosen is not None and (why := refusal(chosen)):
         raise InputError(f"{layout}: {why}")
     seed = fresh_seed() if seed is None else seed
@@ -95,8 +96,9 @@ def command(
         out=folder,
         info=info,
         layout=chosen,
-        seconds=DEFAULT_SECONDS if seconds is None and runs is None else seconds,
+        seconds=DEFAULT_SECONDS if (seconds, runs, actions) == (None, None, None) else seconds,
         runs=runs,
+        actions=actions,
         jobs=jobs or cores(),
         searcher=SEARCHERS[level],
     )
@@ -117,7 +119,7 @@ def show_header(screen: Screen, plan: Plan, info: TargetInfo, layout: str) -> No
     """What is about to happen."""
     screen.line(f"target   {plan.spec}: {info_text(info)}")
     limits = [f"{plan.seconds:g} s"] if plan.seconds is not None else []
-    limits += [f"{plan.runs} runs"] if plan.runs is not None else []
+    limits += [f"{count} {what}" for count, what in ((plan.runs, "runs"), (plan.actions, "actions")) if count]
     screen.line(f"layout   {layout}")
     screen.line(f"seed     {plan.seed}, at most {' or '.join(limits)}, {plan.jobs} workers")
 
@@ -127,25 +129,6 @@ def work(screen: Screen, plan: Plan) -> CampaignResult:
     campaign = Campaign(plan)
     with ProgressView(screen) as view, interruptible(campaign, screen):
         return campaign.run(view)
-
-
-@contextmanager
-def interruptible(campaign: Campaign, screen: Screen) -> Iterator[None]:
-    """Ctrl-C (or a termination) ends the search, and what was found is reported; a second one ends everything."""
-
-    def handler(_number: int, _frame: FrameType | None) -> None:
-        if campaign.interrupted:
-            campaign.kill()
-            screen.console.show_cursor()
-            os._exit(VIOLATED if campaign.found_something else UNDETERMINED)
-        campaign.interrupt()
-
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
 
 
 def show(screen: Screen, result: CampaignResult) -> None:

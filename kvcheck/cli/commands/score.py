@@ -9,8 +9,9 @@ import msgspec
 
 import kvcheck
 from kvcheck.cli.commands.fuzz import cores
+from kvcheck.cli.interrupt import interruptible
 from kvcheck.cli.options import color_option, finish, json_option, positive_seconds, screen_for
-from kvcheck.engines.score import Scored, Summary, score, summaries
+from kvcheck.engines.score import Scored, Scoring, Summary, summaries
 from kvcheck.files import InputError
 from kvcheck.model.faults import FAULTS
 from kvcheck.report.console import Screen
@@ -55,10 +56,15 @@ def command(
         raise InputError(f"no such fault: {', '.join(unknown)} (see kvcheck faults)")
     chosen = list(dict.fromkeys(faults)) or list(FAULTS)
     screen.line(f"faults   {len(chosen)}, {seeds} searches each of at most {seconds:g} s")
-    scored = score(chosen, range(seed, seed + seeds), seconds, jobs or cores(), lambda one: _tell(screen, one))
+    scoring = Scoring(seconds, jobs or cores(), lambda one: _tell(screen, one))
+    with interruptible(scoring, screen):
+        scored = scoring.run(chosen, range(seed, seed + seeds))
     every = summaries(scored)
     lost = [one.fault for one in every if one.seconds is None]
-    verdict = "undetermined" if lost else "passed"
+    verdict = "undetermined" if lost or scoring.interrupted else "passed"
+    screen.line("")
+    if scoring.interrupted:
+        screen.line(f"interrupted after {len(scored)} of {len(chosen) * seeds} searches")
     _conclude(screen, every, lost)
     return finish(json_file, _report(verdict, every, scored), verdict)
 
@@ -72,14 +78,11 @@ def _tell(screen: Screen, one: Scored) -> None:
 
 
 def _conclude(screen: Screen, every: list[Summary], lost: list[str]) -> None:
-    screen.line("")
     if lost:
         screen.line(f"undetermined: not found by most searches: {', '.join(lost)}")
-    else:
+    elif every:
         slowest = max(every, key=lambda one: one.seconds or 0.0)
-        screen.line(
-            f"passed: all {len(every)} faults found; the slowest is {slowest.fault}, median {slowest.seconds:.1f} s"
-        )
+        screen.line(f"found: {len(every)}, the slowest {slowest.fault}, median {slowest.seconds:.1f} s")
 
 
 def _report(verdict: str, every: list[Summary], scored: list[Scored]) -> dict[str, Any]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from kvcheck.model.actions import Arrive, Extend
 from kvcheck.model.content import Prefixes
 from kvcheck.model.faults import Faults
 from kvcheck.model.layout import Layout
 from kvcheck.model.observation import (
+    Announce,
     Asked,
     CacheView,
     Event,
@@ -32,6 +34,17 @@ from kvcheck.targets.reference.recorder import Recorder
 
 Keys = tuple[tuple[int, int, int, int], ...]
 """Group, block, prefix length and name of each key."""
+
+
+class SessionState(NamedTuple):
+    """A server, its connector's script, what was noticed of its requests (names of prefixes, and the tokens that
+    sampling gives), and what it will announce with the next output."""
+
+    server: State
+    script: ScriptState
+    names: dict[str, tuple[int, ...]]
+    expected: dict[str, Prefixes]
+    announced: tuple[Announce, ...]
 
 
 class ReferenceSession:
@@ -132,14 +145,21 @@ class ReferenceSession:
 
     # ---- state ---------------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> tuple[State, ScriptState]:
-        """The server's state and the script's, between two actions."""
-        return snapshot(self.scheduler), self._script.snapshot()
+    def snapshot(self) -> SessionState:
+        """The state between two actions."""
+        names = {label: tuple(names) for label, names in self._names.items()}
+        announced = tuple(self._cache.pool.events or ())
+        return SessionState(snapshot(self.scheduler), self._script.snapshot(), names, dict(self._expected), announced)
 
-    def restore(self, state: tuple[State, ScriptState]) -> None:
-        """Put a state back."""
-        restore(self.scheduler, state[0])
-        self._script.restore(state[1])
+    def restore(self, state: SessionState) -> None:
+        """Put a state back. What happened since it was taken has not happened."""
+        restore(self.scheduler, state.server)
+        self._script.restore(state.script)
+        self._names = {label: list(names) for label, names in state.names.items()}
+        self._expected = dict(state.expected)
+        self.take_log()
+        if self._cache.pool.events is not None:
+            self._cache.pool.events = list(state.announced)
         self._recorder.keys_changed = True
 
     # ---- observation ---------------------------------------------------------------------------------------------

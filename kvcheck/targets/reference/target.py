@@ -1,4 +1,4 @@
-"""The reference model: `model`, `model+FAULT+...`, `model@RELEASE`."""
+"""The reference model: `model`, `model+FAULT+...`, `model@RELEASE+...`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ def faults_of(spec: str) -> Faults:
     """
     rest = spec.removeprefix(MODEL)
     try:
-        if rest.startswith("@"):
-            return of_release(rest[1:])
-        return faults_on(rest[1:].split("+")) if rest else Faults()
+        release, *names = rest.split("+")
+        return faults_on([*(of_release(release[1:]) if release else ()), *names])
     except ValueError as error:
         raise TargetError(f"{spec}: {error}") from error
 

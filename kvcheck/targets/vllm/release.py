@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from kvcheck.targets.errors import TargetError
+from kvcheck.model.faults import RELEASES
+from kvcheck.targets.errors import FORMS, TargetError
 
-KNOWN_RELEASES = ("0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0")
+KNOWN_RELEASES = RELEASES
 """The releases that every change of kvcheck is tested with, oldest first."""
 
 Mode = Literal["light", "full"]
@@ -53,7 +54,7 @@ def resolve(spec: str, *, mode: Mode | None = None) -> Release:
     name, equals, version = (part.strip() for part in text.partition("=="))
     if name == "vllm" and equals and _VERSION.fullmatch(version):
         return _fetched(spec, version, mode or "light")
-    raise TargetError(f"{spec!r} names no target: write vllm==X.Y.Z, vllm or path:DIR")
+    raise TargetError(f"{spec!r} names no target: write {FORMS}")
 
 
 def source_index(root: Path) -> tuple[str, ...] | None:

@@ -1,0 +1,47 @@
+"""Ctrl-C and termination: what was found is reported."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Protocol
+
+from kvcheck.cli.status import UNDETERMINED, VIOLATED
+from kvcheck.report.console import Screen
+
+
+class Interruptible(Protocol):
+    """Long work. ``interrupted``: it was told to end soon. ``found_something``: there is a violation to report."""
+
+    interrupted: bool
+
+    @property
+    def found_something(self) -> bool: ...
+
+    def interrupt(self) -> None:
+        """End soon."""
+
+    def kill(self) -> None:
+        """End all workers at once."""
+
+
+@contextmanager
+def interruptible(work: Interruptible, screen: Screen) -> Iterator[None]:
+    """Ctrl-C (or a termination) ends the search, and what was found is reported; a second one ends everything."""
+
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        if work.interrupted:
+            work.kill()
+            screen.console.show_cursor()
+            os._exit(VIOLATED if work.found_something else UNDETERMINED)
+        work.interrupt()
+
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
