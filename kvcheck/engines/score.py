@@ -16,7 +16,7 @@ import msgspec
 
 from kvcheck.engines.judging import SOFT
 from kvcheck.engines.seeds import seed_of_run
-from kvcheck.engines.watched import Watched
+from kvcheck.engines.watched import Stopped, Watched
 from kvcheck.engines.workers import WorkerDied, WorkerHung
 from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Run
@@ -77,12 +77,14 @@ class Scoring:
         return False
 
     def _one(self, fault: str, seed: int) -> Scored | None:
-        if self.interrupted:
-            return None
         watched = Watched(f"{MODEL}+{fault}")
         self._working.add(watched)
+        if self.interrupted:  # looked at only now: `interrupt` stops what is working already
+            watched.stop()
         try:
             scored = search_fault(watched, fault, seed, self._seconds)
+        except Stopped:
+            return None
         finally:
             self._working.discard(watched)
         if watched.stopped:

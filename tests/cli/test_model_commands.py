@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvcheck.cli.main import run
+from kvcheck.engines.score import Scored, Scoring
 from kvcheck.files import read_run
 from kvcheck.model.faults import FAULTS
 
@@ -78,3 +79,25 @@ def test_what_is_not_found_is_undetermined(capsys: pytest.CaptureFixture[str]) -
 def test_unknown_faults_and_releases_are_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == 3
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_an_interrupted_score_keeps_what_is_over_and_counts_nothing_else() -> None:
+    told: list[Scored] = []
+
+    def stop_after_one(one: Scored) -> None:
+        told.append(one)
+        scoring.interrupt()
+
+    scoring = Scoring(30.0, 1, stop_after_one)
+    assert scoring.run(["reset-keeps-keys", "window-one-short"], range(2)) == told
+    assert [(one.fault, one.seed, one.found) for one in told] == [("reset-keeps-keys", 0, True)]
+
+
+def test_the_model_has_no_manager_level(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fuzz", "--level", "manager", "--seconds", "1"]) == 3
+    assert "scheduler level only" in capsys.readouterr().err
+
+
+def test_so_many_actions_are_judged_and_no_more_than_a_run_of_each_worker_beyond() -> None:
+    assert run(["fuzz", "--actions", "300", "--jobs", "1", "--seed", "3", "--json", "f.json"]) in {0, 2}
+    assert 300 <= json.loads(Path("f.json").read_text())["actions"] < 1300
