@@ -403,7 +403,7 @@ class Scheduler:
         if tail and external:
             blocks = self.cache.truncated(local.blocks, told)
             local = local._replace(blocks=blocks, length=laws.local_adopted(local.length, external, tail))
-        if local.diverged and not external and not self.faults.diverged_no_fallback:
+        if local.diverged and not external and not self.faults.diverged_no_fallback:  # falls back (R7.6)
             local = self.cache.lookup(request)
             request.junction = local.junction
         return local, external, asynchronous and external > 0
