@@ -305,7 +305,9 @@ class Faults:
     ] = False
     load_window_one_short: Annotated[
         bool,
-        Fault("a load of all tokens keeps the window of the token behind them", "R2.4 R7.7 R7.9 R10.35", OLDEST, LATEST),
+        Fault(
+            "a load of all tokens keeps the window of the token behind them", "R2.4 R7.7 R7.9 R10.35", OLDEST, LATEST
+        ),
     ] = False
     aborted_load_freed_at_once: Annotated[
         bool, Fault("an aborted load's blocks are handed out while it is written", "R7.11 #32255")
