@@ -74,9 +74,8 @@ def _state_lengths(commit: Commit, ledger: Ledger, group: int) -> Iterator[int]:
         return
     if bound(end, ledger, group) != end or end % layout.groups[group].block_size:
         return
-    if ledger.promises.retention is None or end == _replay(commit, ledger):
-        yield end
-    elif not ledger.promises.drops and end == _junction(commit, ledger):
+    at_junction = not ledger.promises.drops and end == _junction(commit, ledger)
+    if ledger.promises.retention is None or end == _replay(commit, ledger) or at_junction:
         yield end
 
 

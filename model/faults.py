@@ -1,8 +1,8 @@
 """Faults: what real servers did wrong, and what the rules warn of, as switches of the model.
 
-The model reads a switch at the one place where the mistake would be made. All off is the intended behaviour of 0.28.0; all
-of a release on (``of_release``) is what that release does wrong, as far as it is known. What later releases changed on
-purpose (R12) is not in the model: only ``model@0.28.0`` is the release, step by step.
+The model reads a switch at the one place where the mistake would be made. All off is the intended behaviour of
+0.28.0; all of a release on (``of_release``) is what that release does wrong, as far as it is known. What later releases
+changed on purpose (R12) is not in the model: only ``model@0.28.0`` is the release, step by step.
 """
 
 from __future__ import annotations

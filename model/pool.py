@@ -28,8 +28,8 @@ class Pool:
 
     ``refs``: references by block (R1.12). ``free``: blocks without any, the next to be handed out first (R1.13).
     ``holders``: by group and name, the blocks that have this key, the oldest first (R1.11). ``keys``: by block, the
-    longest one in the first place. ``published``: keys of this pass, whose content no step has written yet (R5.5). ``taken``: blocks
-    handed out in this pass.
+    longest one in the first place. ``published``: keys of this pass, whose content no step has written yet (R5.5).
+    ``taken``: blocks handed out in this pass.
     """
 
     def __init__(self, blocks: int, groups: int, events: bool, faults: Faults) -> None:

@@ -28,9 +28,9 @@ class Request:
     ``names``: the i-th stands for the first ``(i + 1) * h`` tokens (R1.10). ``computed``: tokens whose content exists
     or is planned; ``in_flight``: those of them whose step was not processed; ``placeholders``: output that steps in
     flight will give. ``stale``: tokens in flight of a former life, whose output is ``drop``-ped or kept. ``drafts``:
-    drafts for its next step. ``order``: time of arrival, of a session that of its input. ``prefilling``: the next step does not end its
-    prompt; ``ended_well``: it ran to its end. ``last_step``: the step that it ran in last. ``junction``:
-    R4.10. ``inputs``: of a session, each with its time of arrival.
+    drafts for its next step. ``order``: time of arrival, of a session that of its input. ``prefilling``: the next step
+    does not end its prompt; ``ended_well``: it ran to its end. ``last_step``: the step that it ran in last.
+    ``junction``: R4.10. ``inputs``: of a session, each with its time of arrival.
     """
 
     __slots__ = (
