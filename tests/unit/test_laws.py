@@ -125,6 +125,12 @@ def test_the_bound_of_an_ordinary_group_is_a_length_that_a_hit_can_have() -> Non
     assert [laws.ordinary_bound(n, True, 8, 2, NO_FAULTS) for n in (7, 8, 15)] == [7, 8, 15]
 
 
+def test_where_groups_drop_a_replay_of_the_prompt_resumes_a_scheduler_block_lower() -> None:
+    for whole, prompt in product(range(1, 9), range(1, 40)):
+        without = (prompt - 1) // whole * whole
+        assert laws.replay_with_drop(prompt, whole) // whole * whole == max(0, without - whole)
+
+
 def test_a_tail_is_the_last_hash_boundary_of_the_prompt_if_it_lies_inside_a_block() -> None:
     tails = [laws.prompt_tail(prompt, 2) for prompt in (1, 2, 7, 8, 15)]
     assert tails == [0, 2, 6, 8, 14]
