@@ -12,10 +12,10 @@ from kvcheck.model.observation import Announce, Commit, Register
 
 
 def _due(ledger: Ledger) -> Iterator[Register]:
-    """Registrations whose step has run by now, if they still stand."""
+    """Registrations whose step has run by now, if they still stand; one made anew waits for its own step."""
     while ledger.due and ledger.due[0][0] <= ledger.executed:
         _, event = ledger.due.popleft()
-        if event.block in ledger.keys.get((event.group, event.length, event.key), {}):
+        if ledger.keys.get((event.group, event.length, event.key), {}).get(event.block) is event:
             yield event
 
 

@@ -7,7 +7,7 @@ from helpers import full, layout_of, mamba, replace, window
 
 from kvcheck.engines.judging import judge_run
 from kvcheck.model.actions import Action, Answer, Arrive, Complete, Run, Schedule
-from kvcheck.model.layout import Connector, Layout
+from kvcheck.model.layout import Connector, Drafter, Layout
 from kvcheck.targets.loading import load_target
 
 FAILING = Arrive(
@@ -16,6 +16,14 @@ FAILING = Arrive(
     max_tokens=1,
     answers=(Answer(holds=1, arrives=0), Answer(holds=6, asynchronous=True)),
 )
+TOKENS = (1, 2, 1, 3, 3, 3, 3, 1, 2, 2, 4, 1, 4, 5, 1, 4, 4, 2, 4, 2, 2, 4, 6, 7, 8, 9)
+STEP = (Schedule(), Complete())
+
+
+def asking(label: str, *tokens: int, priority: int = 0) -> Arrive:
+    return Arrive(label=label, prompt=tokens, max_tokens=1, priority=priority)
+
+
 SMALL = Arrive(label="a", prompt=(1, 2, 2, 1, 1), max_tokens=1)
 
 
@@ -39,6 +47,32 @@ SMALL = Arrive(label="a", prompt=(1, 2, 2, 1, 1), max_tokens=1)
             layout_of(window(1, 2), full(2), mamba(5), num_blocks=17, max_model_len=7, token_budget=6, max_requests=2),
             (SMALL, replace(SMALL, label="b", prompt=(*SMALL.prompt, 1)), Schedule()),
             id="a window keeps what multiples of S need, also where hits end anywhere",
+        ),
+        pytest.param(
+            layout_of(
+                *(window(4, 6), full(4), window(2, 4), *[mamba(4, 3)] * 3),
+                num_blocks=62,
+                max_model_len=29,
+                token_budget=14,
+                steps_in_flight=2,
+                max_requests=2,
+                policy="priority",
+                drafter=Drafter(method="draft_model", tokens=3),
+                connector=Connector(role="consumer", divergent=True),
+            ),
+            (
+                asking("a", *TOKENS[:14]),
+                Schedule(),
+                asking("b", *TOKENS),
+                Complete(),
+                Schedule(),
+                asking("c", *TOKENS[:22]),
+                asking("d", *TOKENS[:16], 7, 7, 6, 9, priority=2),
+                *(Complete(), Schedule(), Schedule(), Complete(), Schedule(), Complete(), *STEP),
+                asking("e", *TOKENS[:9]),
+                *STEP * 3,
+            ),
+            id="a key that was taken back is published anew for the same block",
         ),
     ],
 )
