@@ -258,8 +258,6 @@ class Manager:
                 key = self._key(request, (column + 1) * self.block)
                 if self.pool.register(block, key):
                     stored.append(key)
-        if whole > len(row.blocks) and self.pool.events is not None:
-            raise ServerError("no-block-to-announce")  # only a request that outgrew the longest one gets here
         row.registered = whole
         self.pool.announce_stored(self.index, stored)
 

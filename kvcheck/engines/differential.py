@@ -18,7 +18,7 @@ from kvcheck.engines.search import MAX_LENGTH, MIN_LENGTH
 from kvcheck.engines.source import RandomSource
 from kvcheck.model.actions import Action, Run
 from kvcheck.model.layout import Layout
-from kvcheck.model.observation import CacheView, Failure
+from kvcheck.model.observation import Failure
 from kvcheck.targets.base import Session, UnsupportedLayout
 from kvcheck.targets.failures import HarnessError
 from kvcheck.targets.paired import DIFFERENCE, PairedTarget
@@ -69,7 +69,7 @@ def _through(execution: Execution, actions: Iterable[Action]) -> Compared:
         for action in actions:
             done.append(action)
             count += not execution.apply(action).observation.skipped
-            if execution.dead or _is_corrupt(execution.view):
+            if execution.dead or _is_corrupt(execution):
                 break
     except HarnessError as error:
         undetermined = f"harness: {error}"
@@ -77,12 +77,16 @@ def _through(execution: Execution, actions: Iterable[Action]) -> Compared:
     failure = execution.last.failure if execution.last else None
     if failure is not None and failure.type == DIFFERENCE:
         return Compared(run, count - 1, difference=failure)
-    return Compared(run, count, crashed=failure is not None or _is_corrupt(execution.view), undetermined=undetermined)
+    return Compared(run, count, crashed=failure is not None or _is_corrupt(execution), undetermined=undetermined)
 
 
-def _is_corrupt(view: CacheView | None) -> bool:
-    """Whether the pools have lost count, both alike: what they do from here on is not defined."""
-    return view is not None and view.free_count != len(view.free)
+def _is_corrupt(execution: Execution) -> bool:
+    """Whether both pools have lost count, or a session has outgrown the longest request (R10.44), both alike: what
+    they do from here on is not defined."""
+    view, longest = execution.view, execution.layout.max_model_len
+    if view is None:
+        return False
+    return view.free_count != len(view.free) or any(r.known > longest for r in view.requests.values())
 
 
 def compare_run(target: PairedTarget, run: Run) -> Compared:

@@ -381,7 +381,7 @@ def _connector(source: Source, features: Features) -> Connector:
     role = source.weighted((("both", 6), ("consumer", 3), ("producer", 1)))
     divergent = features.divergent and source.chance(40)
     failure = "fail" if source.chance(30) else "recompute"
-    duplicates = features.duplicates and source.chance(6)
+    duplicates = features.duplicates and source.chance(10)
     reports = source.choose(("release", "release", "blocks", "request")) if features.reports_requests else "release"
     return msgspec.convert(
         {"role": role, "divergent": divergent, "failure": failure, "duplicates": duplicates, "reports": reports},

@@ -53,6 +53,7 @@ class RunGenerator:
         self._accepts = _Acceptance(source, layout)
         self._makers = [(make, source.choose(weights)) for make, weights in self._kinds(features)]
         self._most_live = source.choose(MOST_LIVE)
+        self._swift_percent = source.choose((0, 0, 70)) if layout.connector is not None else 0
         self._burst = 0
         self.paused = False
 
@@ -100,6 +101,8 @@ class RunGenerator:
             return self.arrive(execution)
         if self.paused and source.chance(25):
             return self.unpause()
+        if execution.shadow.loads and source.chance(self._swift_percent):
+            return self.transfer(execution)
         idle = view is None or not view.requests
         if idle and not execution.in_flight and source.chance(90):
             return self.arrive(execution)
@@ -262,7 +265,7 @@ class _Arrivals:
         room = self._lengths.longest - known
         if room < 1 or self._source.chance(35):
             return Extend(label=label)
-        length = self._lengths.between(1, min(room, self._source.choose((4, 1, 12))))
+        length = self._lengths.between(1, min(room, self._source.choose((4, 1, 12, room))))
         return Extend(label=label, prompt=self._prompts.tail(known, length), max_tokens=self._max_tokens(known))
 
     def _max_tokens(self, prompt: int) -> int:

@@ -43,7 +43,6 @@ CRASHES: dict[str, tuple[str, str]] = {
     "output-not-expected": ("AssertionError", "_update_request_with_output"),
     "shared-tail-not-in-place": ("AssertionError", "_apply_cow"),
     "tail-not-in-place": ("AssertionError", "allocate_new_blocks"),
-    "no-block-to-announce": ("IndexError", "cache_full_blocks"),
 }
 """What the model's errors are called in vLLM: the type of the exception and the function that raises it."""
 
