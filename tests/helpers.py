@@ -270,7 +270,7 @@ def sound_layout(name: str, loads: bool, steps: int, version: str) -> Layout:
 
 def search_sound(target: Target, seed: int, layout: Layout | None) -> SearchResult:
     """A random run on the preset whose turn it is, without what is known to break any release."""
-    features = Features(failed_loads=False, duplicates=False, sessions=False)
+    features = Features(failed_loads=False, duplicates=False, sessions=False, skip_reading=False)
     chosen = sound_layout(*SOUND[seed % len(SOUND)], target.info.version)
     return search_one(target, seed, features, layout or chosen)
 

@@ -41,6 +41,7 @@ class Features:
     duplicates: bool = True
     stores: bool = True
     sessions: bool = True
+    skip_reading: bool = True
     events: bool = True
     priorities: bool = True
     retention: bool = True

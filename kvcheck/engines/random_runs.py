@@ -236,6 +236,7 @@ class _Arrivals:
         produces = layout.connector is not None and layout.connector.role != "consumer"
         self._store_percent = source.choose((40, 0, 90)) if produces and features.stores else 0
         self._special_percent = source.choose((0, 5, 20))
+        self._skips_reading = features.skip_reading
         self._long_percent = source.choose((10, 0, 40))
         self.sessions = features.sessions and not (layout.drafter and layout.has_mamba) and source.chance(20)
 
@@ -251,7 +252,7 @@ class _Arrivals:
             stop=source.choose(SAMPLED_TOKENS) if source.chance(10) else None,
             salt=SALT if special and source.chance(40) else "",
             adapter=source.integer(1, ADAPTERS) if special and source.chance(30) else 0,
-            skip_reading=special and source.chance(40),
+            skip_reading=special and self._skips_reading and source.chance(40),
             priority=source.integer(0, 2) if self._layout.policy == "priority" else 0,
             session=self.sessions and source.chance(50),
             store=source.chance(self._store_percent),
