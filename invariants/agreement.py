@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvcheck.invariants.ledger import NOBODY, Ledger
+from kvcheck.invariants.ledger import Ledger
 from kvcheck.invariants.reach import block_serves, needed_columns, with_unit_behind
 from kvcheck.invariants.registry import Finding, Severity, invariant
-from kvcheck.model.observation import Begin, Lookup
+from kvcheck.model.observation import NOBODY, Begin, Lookup
 
 
 @invariant(

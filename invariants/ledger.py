@@ -17,6 +17,7 @@ from kvcheck.model.actions import Arrive
 from kvcheck.model.content import Prefixes
 from kvcheck.model.layout import Layout
 from kvcheck.model.observation import (
+    NOBODY,
     Asked,
     Begin,
     Clear,
@@ -33,9 +34,6 @@ from kvcheck.model.observation import (
     Touch,
 )
 from kvcheck.model.shadow import Shadow
-
-NOBODY = ""
-"""The label of an event that belongs to no request, as far as the server says."""
 
 Key = tuple[int, int, int]
 """Group, prefix length in tokens, name."""

@@ -17,6 +17,9 @@ from kvcheck.model.actions import Run
 Tables: TypeAlias = tuple[tuple[int, ...], ...]
 """Block numbers by group and column."""
 
+NOBODY = ""
+"""The label of an event that belongs to no request, as far as the server says."""
+
 
 class Scheduled(msgspec.Struct, frozen=True, gc=False):
     """What one request runs in a step.

@@ -87,6 +87,7 @@ class Scheduler:
 
     def extend(self, extend: Extend) -> None:
         """The next input of a session, or its end. It waits until the turn is over."""
+        self.arrivals += 1
         request = self.requests[extend.label]
         if request.status is not Status.IDLE:
             request.inputs.append((extend, self.arrivals))

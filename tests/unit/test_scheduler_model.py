@@ -543,6 +543,19 @@ def test_an_input_that_comes_during_a_turn_waits_for_its_end_and_no_input_ends_t
     assert server.cache.requests == {}
 
 
+def test_a_session_that_goes_on_came_later_than_all_before_its_input() -> None:
+    server = Server(layout_of(full(2), num_blocks=13, max_model_len=24, policy="priority"))
+    server.arrive("a", 2, session=True)
+    server.arrive("b", 12, first=9, max_tokens=12)
+    server.step()
+    server.do(Extend(label="a", prompt=(7,) * 6, max_tokens=12))
+    plan = server.plan()
+    while not plan.preempted:
+        server.do(Complete())
+        plan = server.plan()
+    assert plan.preempted == ("a",)
+
+
 def test_an_idle_session_keeps_its_place() -> None:
     server = Server(layout_of(full(2), num_blocks=40, max_requests=1))
     server.arrive("a", 4, session=True)

@@ -12,6 +12,7 @@ from kvcheck.model.cache import Cache, Local
 from kvcheck.model.coordinator import Agreed, Blocks, Coordinator
 from kvcheck.model.managers import Manager, Need
 from kvcheck.model.observation import (
+    NOBODY,
     Begin,
     Clear,
     Commit,
@@ -28,7 +29,6 @@ from kvcheck.model.observation import (
 from kvcheck.model.pool import NULL, Key, Pool
 from kvcheck.model.request import Request
 
-NOBODY = ""
 NO_GROUP = -1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from itertools import count
 from typing import Any
 
 from kvcheck.model.actions import Arrive
@@ -40,6 +41,7 @@ class CacheSession(ABC):
             if hasattr(manager, name):
                 setattr(manager, name, self._recorder.looking_up(getattr(manager, name)))
         self._arrivals: dict[str, Arrive] = {}
+        self._times = count(1)
         self._books: tuple[Keys, Keys] = ((), ())
 
     @abstractmethod
@@ -62,7 +64,7 @@ class CacheSession(ABC):
         """The server's request object for an arrival."""
         self._arrivals[arrive.label] = arrive
         self._names.arrive(arrive.label, arrive.prompt, arrive.salt, arrive.adapter)
-        request = self._api.request(arrive, self._layout, len(self._arrivals))
+        request = self._api.request(arrive, self._layout, next(self._times))
         self._names.learn(arrive.label, request)
         self._learn_with_tokens(request)
         return request

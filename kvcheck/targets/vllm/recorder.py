@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kvcheck.model.observation import (
+    NOBODY,
     Announce,
     Begin,
     Clear,
@@ -26,7 +27,6 @@ from kvcheck.model.observation import (
 )
 from kvcheck.targets.vllm.names import KeyNames
 
-NOBODY = ""
 NO_GROUP = -1
 
 

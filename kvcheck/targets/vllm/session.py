@@ -61,7 +61,7 @@ class SchedulerSession(CacheSession):
     def extend(self, update: Extend) -> None:
         """Give a session its next input, or end it."""
         first = self._arrivals[update.label]
-        self._scheduler.add_request(self._api.update(first, update, self._layout, len(self._arrivals)))
+        self._scheduler.add_request(self._api.update(first, update, self._layout, next(self._times)))
 
     def schedule(self) -> StepPlan:
         """One scheduling pass."""
