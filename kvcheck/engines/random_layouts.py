@@ -325,8 +325,8 @@ def _with_settings(source: Source, core: Core, features: Features) -> Layout:
         caching=bool(core.mamba_block) or not source.chance(5),
         retention=_retention(source, core, scheduler_block) if features.retention else "dense",
         steps_in_flight=_steps_in_flight(source, core, features),
-        connector=_connector(source, features) if features.connector and source.chance(45) else None,
-        zeroing=source.chance(30),
+        connector=_connector(source, features) if features.connector and source.chance(50) else None,
+        zeroing=source.chance(50),
         worker_generation=_worker_generation(source, core.drafter),
         events=features.events and source.chance(25),
     )
@@ -380,7 +380,7 @@ def _steps_in_flight(source: Source, core: Core, features: Features) -> int:
 
 def _connector(source: Source, features: Features) -> Connector:
     role = source.weighted((("both", 6), ("consumer", 3), ("producer", 1)))
-    divergent = features.divergent and source.chance(40)
+    divergent = features.divergent and source.chance(45)
     failure = "fail" if source.chance(30) else "recompute"
     duplicates = features.duplicates and source.chance(10)
     reports = source.choose(("release", "release", "blocks", "request")) if features.reports_requests else "release"
@@ -392,4 +392,4 @@ def _connector(source: Source, features: Features) -> Connector:
 
 def _spare_blocks(source: Source) -> int:
     """Blocks beyond the fewest with which a server would start."""
-    return source.integer(8, 40) if source.chance(35) else source.integer(0, 4)
+    return source.integer(8, 40) if source.chance(30) else source.choose((0, 0, 1, 2, 3, 4))

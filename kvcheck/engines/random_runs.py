@@ -238,7 +238,7 @@ class _Arrivals:
         self._special_percent = source.choose((0, 5, 20))
         self._skips_reading = features.skip_reading
         self._long_percent = source.choose((10, 0, 40))
-        self.sessions = features.sessions and not (layout.drafter and layout.has_mamba) and source.chance(20)
+        self.sessions = features.sessions and not (layout.drafter and layout.has_mamba) and source.chance(27)
 
     def draw(self, execution: Execution) -> Arrive:
         """A request; its label tells how many came before."""
@@ -293,7 +293,7 @@ class _Answers:
         self._asynchronous_percent = 100 if always else source.choose((50, 0, 100))
         self._later_percent = source.choose((0, 5, 25))
         self._unaligned_percent = source.choose((0, 10, 40))
-        fails = features.failed_loads and source.chance(25)
+        fails = features.failed_loads and source.chance(35)
         self._failed_percent = source.choose((30, 60)) if fails else 0
 
     def draw(self, prompt: int) -> tuple[Answer, ...]:

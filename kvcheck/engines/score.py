@@ -22,7 +22,7 @@ from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Run
 from kvcheck.targets.reference.target import MODEL
 
-SHRINK_SECONDS = 20.0
+SHRINK_SECONDS = 40.0
 
 
 class Scored(msgspec.Struct, frozen=True, omit_defaults=True):

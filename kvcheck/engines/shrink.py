@@ -12,6 +12,7 @@ from random import Random
 
 import msgspec
 
+from kvcheck.engines.variations import begun, varied
 from kvcheck.model.actions import (
     Action,
     Answer,
@@ -23,13 +24,16 @@ from kvcheck.model.actions import (
     Schedule,
     Transfer,
 )
-from kvcheck.model.content import Prefixes
 from kvcheck.model.layout import Drafter, Layout, problems
 
 StillFails = Callable[[Run], bool]
 Complexity = tuple[int, ...]
 replace = msgspec.structs.replace
 
+PATIENCE = 60
+"""After how many candidates in vain another way of simplifying has its turn; more when all have had it."""
+WALK, ASTRAY = 3000, 300
+"""How many variations are tried before a run is taken for the shortest, and after how many the walk starts again."""
 SHORT = 4
 """Runs that are shorter than this are not redrawn."""
 REDRAWN, LONGEST_REDRAWN = 150, 12
@@ -58,30 +62,59 @@ _FEATURES: dict[str, str] = {
 def shrink(run: Run, still_fails: StillFails, deadline_seconds: float) -> Run:
     """The simplest run found within the time that still shows the violation; ``run`` itself must show it."""
     end = time.monotonic() + deadline_seconds
-    best = run
-    while True:
-        before = best
+    best, patience = run, PATIENCE
+    while time.monotonic() < end:
+        before, tried_all = best, True
         for stage in (_fewer_actions, _fewer_steps, _redrawn, _simpler_layouts, _simpler_actions, _fewer_tokens):
-            best = _greedy(best, stage, still_fails, end)
-        if best == before or time.monotonic() > end:
-            return best
-
-
-def _greedy(run: Run, stage: Callable[[Run], Iterator[Run]], still_fails: StillFails, end: float) -> Run:
-    """Take each simpler candidate that still fails; go on behind the place where the last one was taken."""
-    best, place, since = run, 0, 0
-    while True:
-        count = 0
-        for count, candidate in enumerate(stage(best), 1):
-            if time.monotonic() > end:
-                return best
-            if count > place and complexity(candidate) < complexity(best) and still_fails(candidate):
-                best, place, since = candidate, count - 1, 0
+            best, through = _greedy(best, stage, still_fails, end, patience)
+            tried_all &= through
+        if best == before and not tried_all:
+            patience *= 4
+        elif best == before:
+            best = _walk(best, still_fails, end)
+            if best == before:
                 break
-        else:
-            if since or place == 0:
-                return best
-            place, since = 0, 1
+    return best
+
+
+def _greedy(
+    run: Run, stage: Callable[[Run], Iterator[Run]], still_fails: StillFails, end: float, patience: int
+) -> tuple[Run, bool]:
+    """Take each simpler candidate that still fails; go on behind the place where the last one was taken.
+
+    Gives up after ``patience`` candidates in vain. Returns also whether all were tried."""
+    best, place, vain = run, 0, 0
+    while True:
+        start, taken = place, False
+        for count, candidate in enumerate(stage(best), 1):
+            if time.monotonic() > end or vain > patience:
+                return best, False
+            if count <= start or complexity(candidate) >= complexity(best):
+                continue
+            if still_fails(candidate):
+                best, place, vain, taken = candidate, count - 1, 0, True
+                break
+            vain += 1
+        if not taken:
+            if start == 0:
+                return best, True
+            place = 0
+
+
+def _walk(run: Run, still_fails: StillFails, end: float) -> Run:
+    """A shorter run, found by a random walk over runs that are no longer and show the violation; or ``run``."""
+    rng, here = Random(len(run.actions)), run
+    for count in range(WALK):
+        if time.monotonic() > end:
+            break
+        if count % ASTRAY == 0:
+            here = run
+        candidate = varied(here, rng)
+        if len(candidate.actions) <= len(run.actions) and candidate != here and still_fails(candidate):
+            here = candidate
+        if len(here.actions) < len(run.actions):
+            return here
+    return run
 
 
 def complexity(run: Run) -> Complexity:
@@ -157,9 +190,7 @@ def _further_in_a_step(run: Run) -> Iterator[Run]:
     for index, action in enumerate(run.actions):
         if isinstance(action, Arrive) and action.max_tokens > 1:
             for tokens in dict.fromkeys((action.max_tokens - 1, action.max_tokens // 2, 1)):
-                told = Prefixes(action.prompt, action.salt, action.adapter).token_list(len(action.prompt) + tokens)
-                begun = replace(action, prompt=tuple(told), max_tokens=action.max_tokens - tokens)
-                yield replace(run, actions=(*run.actions[:index], begun, *run.actions[index + 1 :]))
+                yield replace(run, actions=(*run.actions[:index], begun(action, tokens), *run.actions[index + 1 :]))
 
 
 def _redrawn(run: Run) -> Iterator[Run]:

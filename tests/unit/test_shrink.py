@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from itertools import pairwise
 
 import pytest
 from helpers import full, layout_of, mamba, release_worker, replace, window
@@ -158,7 +157,7 @@ def test_a_shared_prefix_stays_shared(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_every_step_of_the_way_fails_is_valid_and_is_simpler(seed: int) -> None:
+def test_every_step_of_the_way_is_valid_and_one_of_the_shortest_that_fail_is_left(seed: int) -> None:
     run = random_run(seed)
     seen: list[Run] = []
 
@@ -171,8 +170,31 @@ def test_every_step_of_the_way_fails_is_valid_and_is_simpler(seed: int) -> None:
 
     small = shrink(run, watched, SECONDS)
     assert two_arrivals_and_a_pass(small)
-    assert seen[-1] == small
-    assert all(complexity(later) < complexity(earlier) for earlier, later in pairwise(seen))
+    assert small in seen
+    assert len(small.actions) == min(len(run.actions) for run in seen)
+
+
+def five_actions_or_three_with_a_longer_prompt(run: Run) -> bool:
+    """Taking away leads to five actions and a short prompt, and from there no further."""
+    return len(run.actions) >= 5 or (len(run.actions) == 3 and any(len(a.prompt) >= 6 for a in arrivals(run)))
+
+
+def test_a_shorter_run_is_found_where_something_must_grow_first() -> None:
+    run = run_of(ARRIVE, Schedule(), Complete(), Schedule(), Complete())
+    assert len(shrink(run, five_actions_or_three_with_a_longer_prompt, SECONDS).actions) == 3
+
+
+def test_what_is_tried_in_vain_does_not_keep_the_other_ways_waiting() -> None:
+    """In a run of which no action can go, the prompt is shortened before all of its parts were tried."""
+    run = run_of(replace(ARRIVE, prompt=(3,) * 40), *[Schedule(), Complete()] * 60)
+    tried = 0
+
+    def whole(candidate: Run) -> bool:
+        nonlocal tried
+        tried += 1
+        return len(candidate.actions) == len(run.actions) and (total(candidate) == 40 or tried < 400)
+
+    assert total(shrink(run, whole, SECONDS)) < 40
 
 
 def test_nothing_simpler_is_found_a_second_time() -> None:
