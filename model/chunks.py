@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kvcheck.model import laws
-from kvcheck.model.arith import aligned
 from kvcheck.model.faults import Faults
 from kvcheck.model.layout import Layout
 from kvcheck.model.request import Request
@@ -20,9 +19,9 @@ class Chunks:
         self.grid = 0
         if layout.has_mamba:
             self.grid = layout.chunk_grid if faults.chunk_grid_smallest_block else layout.mamba_block
-        slots = 0 if faults.largest_chunk_ignores_slots else layout.draft_slots
-        budget, threshold = layout.token_budget - slots, layout.long_prefill_threshold
-        self.largest = min(budget, threshold) if threshold else budget
+        self.largest = laws.largest_chunk(
+            layout.token_budget, layout.draft_slots, layout.long_prefill_threshold, faults
+        )
 
     def cut(self, request: Request, start: int, count: int, reserve: bool = True) -> int:
         """How many of ``count`` tokens run from ``start`` on."""
@@ -55,10 +54,7 @@ class Chunks:
         if self.layout.prefill_lookahead < 2:
             return count
         end = start + count
-        stops_there = bool(self.grid) and (aligned(end, self.grid) or end == self._last_tail(request))
-        if stops_there and not self.faults.mtp_reserve_over_stop:
+        tail = laws.prompt_tail(request.prompt, self.layout.hash_block) if self.partial else 0
+        if laws.must_end(end, self.grid, tail) and not self.faults.mtp_reserve_over_stop:
             return count
         return max(0, laws.lookahead_kept(request.known, start, end, self.layout.prefill_lookahead) - start)
-
-    def _last_tail(self, request: Request) -> int:
-        return laws.prompt_tail(request.prompt, self.layout.hash_block) if self.partial else 0

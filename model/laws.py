@@ -288,6 +288,13 @@ def cut_to_grid(start: int, end: int, prefill: int, grid: int, largest: int, fau
     return ite(end < prefill, uncut, end)
 
 
+def largest_chunk(budget: int, slots: int, threshold: int, faults: Faults) -> int:
+    """The largest chunk that a pass can run (R8.4.1): the budget without the drafter's places, or the threshold if
+    there is one (0: none)."""
+    room = budget if faults.largest_chunk_ignores_slots else budget - slots
+    return ite(threshold > 0, minimum(room, threshold), room)
+
+
 def next_grid(start: int, grid: int) -> int:
     """The stop of a chunk that starts inside a block (R8.4.3); 0: it does not."""
     return ite(aligned(start, grid), 0, round_down(start, grid) + grid)
@@ -307,6 +314,11 @@ def junction_stop(start: int, end: int, junction_: int, grid: int) -> int:
 def stopped(start: int, end: int, stop: int) -> int:
     """Where a chunk ends that must not run past a stop strictly inside it (R8.4.2)."""
     return ite(both(start < stop, stop < end), stop, end)
+
+
+def must_end(end: int, grid: int, tail: int) -> bool:
+    """Whether a chunk must end where it does, on the grid or at the prompt's tail (R8.4.7); 0: there is none."""
+    return both(grid > 0, either(aligned(end, maximum(grid, 1)), equal(end, tail)))
 
 
 def lookahead_kept(known: int, start: int, end: int, lookahead: int) -> int:

@@ -255,18 +255,19 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return laws.granularity(self.partial_hits, self.hash_block, self.scheduler_block)
 
     def blocks_for_one(self, group: int) -> int:
-        """Blocks that one request of the maximum length may hold in this group at a time (R8.6)."""
-        spec = self.groups[group]
-        tokens = self.max_model_len + self.draft_tokens
+        """Blocks that one request of the maximum length may hold in this group at a time (R8.6).
+
+        What the drafter looks ahead counts where blocks are given back on the way (R10.48).
+        """
+        spec, longest = self.groups[group], self.max_model_len
+        in_flight = self.steps_in_flight * self.token_budget + self.lookahead
         if spec.kind == "mamba":
             return 2 + spec.speculative_blocks + spec.checkpoint_blocks
-        in_flight = self.steps_in_flight * self.token_budget
         if spec.kind == "sliding_window":
-            held = min(spec.window - 1 + self.reprefillable + in_flight + self.draft_tokens, tokens)
-            return ceil_div(held, spec.block_size) + 1
+            return laws.window_most_blocks(spec.window, self.reprefillable, in_flight, longest, spec.block_size)
         if spec.kind == "chunked_local":
-            return ceil_div(min(spec.chunk + in_flight + self.draft_tokens, tokens), spec.block_size)
-        return ceil_div(tokens, self.block_tokens(group))
+            return laws.chunk_most_blocks(spec.chunk, in_flight, longest, spec.block_size)
+        return ceil_div(longest, self.block_tokens(group))
 
     @property
     def min_blocks(self) -> int:

@@ -241,6 +241,16 @@ def test_never_1_to_m_minus_1_tokens_are_left_for_the_last_chunk() -> None:
             assert laws.lookahead_kept(known, start, end, lookahead) == max(ends)
 
 
+def test_the_largest_chunk_is_the_budget_without_the_drafters_places_or_the_threshold() -> None:
+    cases = [(8, 0, 0), (8, 3, 0), (8, 3, 4), (8, 3, 6)]
+    assert [laws.largest_chunk(*case, NO_FAULTS) for case in cases] == [8, 5, 4, 5]
+
+
+def test_a_chunk_must_end_on_the_grid_and_at_the_tail_if_there_are_any() -> None:
+    cases = [(8, 4, 6), (6, 4, 6), (6, 4, 0), (7, 4, 6), (8, 0, 0), (6, 0, 6)]
+    assert [laws.must_end(*case) for case in cases] == [True, True, False, False, False, False]
+
+
 # ---- the rest, by hand; and what each fault makes of it --------------------------------------------------------------
 
 BY_HAND: list[tuple[Callable[[], int], int]] = [
@@ -274,6 +284,7 @@ FAULTY: dict[str, tuple[Callable[[Faults], int], int, int]] = {
     "eagle-bound-rounded": (lambda f: laws.eagle_bound(22, 0, 2, True, 8, f), 22, 18),
     "mtp-registers-wrong-tail": (lambda f: laws.is_tail_state(6, 7, 6, 1, f), False, True),
     "external-beside-tail": (lambda f: laws.external_adopted(4, 6, f), 0, 4),
+    "largest-chunk-ignores-slots": (lambda f: laws.largest_chunk(8, 3, 6, f), 5, 6),
     "chunk-floored-to-zero": (lambda f: laws.cut_to_grid(0, 3, 9, 8, 4, f), 3, 0),
 }
 

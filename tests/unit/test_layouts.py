@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from helpers import chunked, full, layout_of, replace, window
 
 from kvcheck.layouts.presets import Preset, all_presets, preset
-from kvcheck.model.layout import problems
+from kvcheck.model.layout import Drafter, Group, problems
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,10 @@ class Sizes:
 
 SIZES = {
     "full": Sizes(4, 4, 4, 17),
-    "full_eagle3": Sizes(4, 4, 4, 18),
-    "dsv3_mtp": Sizes(4, 4, 4, 18),
+    "full_eagle3": Sizes(4, 4, 4, 17),
+    "dsv3_mtp": Sizes(4, 4, 4, 17),
     "gptoss": Sizes(2, 2, 2, 58),
-    "gptoss_eagle3": Sizes(2, 2, 2, 61),
+    "gptoss_eagle3": Sizes(2, 2, 2, 59),
     "gemma3": Sizes(2, 2, 2, 231),
     "gemma_unit": Sizes(2, 1, 2, 66),
     "llama4": Sizes(2, 2, 2, 105),
@@ -35,19 +36,19 @@ SIZES = {
     "dsv4_exact": Sizes(64, 1, 64, 81),
     "dsv4_exact_mtp": Sizes(64, 1, 64, 82),
     "dsv4_small": Sizes(16, 1, 16, 82),
-    "dsv4_small_mtp": Sizes(16, 1, 16, 84),
+    "dsv4_small_mtp": Sizes(16, 1, 16, 83),
     "gdn": Sizes(8, 8, 8, 15),
     "gdn_unit": Sizes(8, 2, 2, 19),
-    "gdn_mtp": Sizes(8, 8, 8, 22),
-    "gdn_mtp_unit": Sizes(8, 2, 2, 26),
+    "gdn_mtp": Sizes(8, 8, 8, 21),
+    "gdn_mtp_unit": Sizes(8, 2, 2, 25),
     "k3_unit": Sizes(12, 2, 2, 17),
     "k3_eagle_unit": Sizes(12, 2, 2, 26),
     "k3_mtp_unit": Sizes(12, 2, 2, 26),
     "k3_dspark_mla_unit": Sizes(12, 2, 2, 38),
-    "k3_dspark_swa_028_tp8": Sizes(36, 1, 36, 40),
-    "k3_dspark_swa_028_tp4": Sizes(72, 1, 72, 38),
-    "k3_dspark_swa_030plus": Sizes(4, 4, 4, 41),
-    "k3_dspark_swa_030plus_unit": Sizes(4, 1, 4, 41),
+    "k3_dspark_swa_028_tp8": Sizes(36, 1, 36, 39),
+    "k3_dspark_swa_028_tp4": Sizes(72, 1, 72, 37),
+    "k3_dspark_swa_030plus": Sizes(4, 4, 4, 40),
+    "k3_dspark_swa_030plus_unit": Sizes(4, 1, 4, 40),
     "nemotron": Sizes(8, 8, 8, 21),
     "nemotron_unit": Sizes(8, 1, 1, 26),
     "granite": Sizes(8, 8, 8, 36),
@@ -86,6 +87,18 @@ def test_presets_have_the_sizes_of_the_models(named: Preset) -> None:
     layout = named.layout()
     derived = Sizes(layout.scheduler_block, layout.hash_block, layout.granularity, layout.min_blocks)
     assert derived == SIZES[named.name]
+
+
+@pytest.mark.parametrize(
+    ("group", "blocks"),
+    [(full(4), 4), (window(4, 8), 4), (chunked(4, 8), 3)],
+    ids=["full", "window", "chunked"],
+)
+def test_lookahead_takes_blocks_only_where_blocks_are_given_back(group: Group, blocks: int) -> None:
+    plain = layout_of(group, num_blocks=40, max_model_len=16, token_budget=4)
+    drafting = replace(plain, drafter=Drafter(method="draft_model", tokens=3))
+    assert plain.blocks_for_one(0) == blocks
+    assert drafting.blocks_for_one(0) == blocks + (group.kind != "full")
 
 
 @PRESETS
