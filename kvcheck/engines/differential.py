@@ -14,7 +14,7 @@ import msgspec
 from kvcheck.engines.execution import Execution
 from kvcheck.engines.random_layouts import Features, random_layout
 from kvcheck.engines.random_runs import RunGenerator, settle_actions
-from kvcheck.engines.search import MAX_LENGTH, MIN_LENGTH
+from kvcheck.engines.search import LENGTHS
 from kvcheck.engines.source import RandomSource
 from kvcheck.model.actions import Action, Run
 from kvcheck.model.layout import Layout
@@ -53,7 +53,7 @@ def _compare(session: Session, layout: Layout, source: RandomSource, features: F
     generator = RunGenerator(source, layout, features)
 
     def drawn() -> Iterator[Action]:
-        for _ in range(source.integer(MIN_LENGTH, MAX_LENGTH)):
+        for _ in range(source.integer(*source.choose(LENGTHS))):
             yield generator.next(execution)
         yield from settle_actions(execution)
 

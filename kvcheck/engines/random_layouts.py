@@ -392,4 +392,4 @@ def _connector(source: Source, features: Features) -> Connector:
 
 def _spare_blocks(source: Source) -> int:
     """Blocks beyond the fewest with which a server would start."""
-    return source.integer(8, 40) if source.chance(30) else source.choose((0, 0, 1, 2, 3, 4))
+    return source.integer(8, 40) if source.chance(25) else source.choose((0, 0, 0, 1, 2, 4))

@@ -37,12 +37,15 @@ QUIET_PASSES = FROZEN_PASSES + 1
 """Passes without a change after which a run gives up: enough for a stall to be seen (progress.frozen)."""
 SALT = "other"
 ADAPTERS = 2
-LONG_ANSWER = 24
+LONG_ANSWER = 16
 """Tokens of a long answer; longer ones repeat what these show."""
 
 
 class RunGenerator:
-    """Draws the actions of one run. ``paused``: scheduling was paused and not resumed since."""
+    """Draws the actions of one run. ``paused``: scheduling was paused and not resumed since.
+
+    In some runs only one group loses keys, so that the groups' hits differ more often.
+    """
 
     def __init__(self, source: Source, layout: Layout, features: Features = ALL_FEATURES) -> None:
         self._source = source
@@ -54,6 +57,8 @@ class RunGenerator:
         self._makers = [(make, source.choose(weights)) for make, weights in self._kinds(features)]
         self._most_live = source.choose(MOST_LIVE)
         self._swift_percent = source.choose((0, 0, 70)) if layout.connector is not None else 0
+        groups = len(layout.groups)
+        self._loses = source.integer(0, groups - 1) if groups > 1 and source.chance(40) else None
         self._burst = 0
         self.paused = False
 
@@ -168,7 +173,10 @@ class RunGenerator:
             return None
         if source.chance(10):
             return self._evict_anything(execution)
-        group, _, length, key = source.choose(view.keys)
+        keys = [key for key in view.keys if self._loses in (None, key[0])]
+        if not keys:
+            return None
+        group, _, length, key = source.choose(keys)
         label = _owner(execution, length, key)
         return None if label is None else Evict(group=group, label=label, prefix=length)
 
@@ -238,7 +246,7 @@ class _Arrivals:
         self._special_percent = source.choose((0, 5, 20))
         self._skips_reading = features.skip_reading
         self._long_percent = source.choose((10, 0, 40))
-        self.sessions = features.sessions and not (layout.drafter and layout.has_mamba) and source.chance(27)
+        self.sessions = features.sessions and not (layout.drafter and layout.has_mamba) and source.chance(50)
 
     def draw(self, execution: Execution) -> Arrive:
         """A request; its label tells how many came before."""

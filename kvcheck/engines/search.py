@@ -17,8 +17,9 @@ from kvcheck.model.layout import Layout
 from kvcheck.targets.base import Session, Target, UnsupportedLayout
 from kvcheck.targets.failures import HarnessError
 
-MIN_LENGTH, MAX_LENGTH = 20, 110
-"""Random actions of a run, before it settles."""
+LENGTHS = ((8, 30), (20, 110))
+"""Random actions of a run before it settles, at least and at most: short runs, of which there are more a second, and
+long ones."""
 
 
 class SearchResult(msgspec.Struct):
@@ -89,7 +90,7 @@ def _started(target: Target, source: Source, features: Features, level: Level) -
 
 def _walk(watch: Watch, source: Source, layout: Layout, features: Features, actions: list[Action]) -> None:
     generator = RunGenerator(source, layout, features)
-    for _ in range(source.integer(MIN_LENGTH, MAX_LENGTH)):
+    for _ in range(source.integer(*source.choose(LENGTHS))):
         if _broken(watch, generator.next(watch.execution), actions):
             return
     for action in settle_actions(watch.execution):
