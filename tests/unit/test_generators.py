@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
@@ -520,6 +520,14 @@ def test_every_kind_of_action_is_drawn(runs: list[Run], kind: str) -> None:
 @pytest.mark.parametrize("feature", RUN_FEATURES)
 def test_every_feature_of_a_run_is_drawn(runs: list[Run], feature: str) -> None:
     assert any(RUN_FEATURES[feature](run) for run in runs)
+
+
+def test_in_some_runs_one_group_alone_loses_keys_and_in_others_all_do(runs: list[Run]) -> None:
+    lost = [Counter(a.group for a in run.actions if isinstance(a, Evict)) for run in runs if len(run.layout.groups) > 1]
+    often = [groups for groups in lost if groups.total() > 4]
+    assert len(often) > 20
+    alone = sum(max(groups.values()) > 0.85 * groups.total() for groups in often)
+    assert 0.2 < alone / len(often) < 0.8
 
 
 def test_steps_dominate(runs: list[Run]) -> None:
