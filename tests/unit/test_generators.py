@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import pytest
+from helpers import full, layout_of, window
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 from releases import output_of, release
@@ -49,6 +50,7 @@ from kvcheck.model.observation import (
     TargetInfo,
 )
 from kvcheck.targets.base import StepOutput
+from kvcheck.targets.loading import load_target
 
 RUNS = 500
 LENGTH = 60
@@ -522,12 +524,19 @@ def test_every_feature_of_a_run_is_drawn(runs: list[Run], feature: str) -> None:
     assert any(RUN_FEATURES[feature](run) for run in runs)
 
 
-def test_in_some_runs_one_group_alone_loses_keys_and_in_others_all_do(runs: list[Run]) -> None:
-    lost = [Counter(a.group for a in run.actions if isinstance(a, Evict)) for run in runs if len(run.layout.groups) > 1]
-    often = [groups for groups in lost if groups.total() > 4]
-    assert len(often) > 20
-    alone = sum(max(groups.values()) > 0.85 * groups.total() for groups in often)
-    assert 0.2 < alone / len(often) < 0.8
+def test_in_some_runs_one_group_alone_loses_keys_and_in_others_all_do() -> None:
+    layout = layout_of(full(2), window(2, 8), max_model_len=32)
+    execution = Execution(load_target("model").start(layout), layout)
+    for action in (Arrive(label="a", prompt=tuple(range(1, 21))), Schedule()):
+        execution.apply(action)
+    shares = []
+    for seed in range(60):
+        generator = RunGenerator(source_of(seed), layout)
+        lost = [action.group for _ in range(40) if isinstance(action := generator.evict(execution), Evict)]
+        shares.append(lost.count(0) / len(lost))
+    assert sum(share < 0.2 for share in shares) > 5
+    assert sum(share > 0.8 for share in shares) > 5
+    assert sum(0.3 < share < 0.7 for share in shares) > 20
 
 
 def test_steps_dominate(runs: list[Run]) -> None:
