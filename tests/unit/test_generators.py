@@ -33,6 +33,7 @@ from kvcheck.model.actions import (
     Pause,
     Reset,
     Run,
+    Schedule,
     Transfer,
     kind_of,
 )
@@ -525,7 +526,7 @@ def test_every_feature_of_a_run_is_drawn(runs: list[Run], feature: str) -> None:
 
 
 def test_in_some_runs_one_group_alone_loses_keys_and_in_others_all_do() -> None:
-    layout = layout_of(full(2), window(2, 8), max_model_len=32)
+    layout = layout_of(full(2), window(2, 8), num_blocks=40)
     execution = Execution(load_target("model").start(layout), layout)
     for action in (Arrive(label="a", prompt=tuple(range(1, 21))), Schedule()):
         execution.apply(action)
