@@ -87,7 +87,7 @@ class Core:
 
 def random_layout(source: Source, features: Features = ALL_FEATURES) -> Layout:
     """A valid layout that uses no feature which is off."""
-    core = _from_preset(source, features) if source.chance(50) else _free(source, features)
+    core = _from_preset(source, features) if source.chance(35) else _free(source, features)
     return _with_settings(source, core, features)
 
 
@@ -212,7 +212,7 @@ def _chunked_groups(source: Source, features: Features) -> tuple[Group, ...]:
 
 def _hybrid_groups(source: Source, features: Features) -> tuple[Group, ...]:
     """Mamba groups and attention with blocks of the same size, as real servers set them; sometimes others."""
-    block = source.weighted(((8, 6), (4, 4), (6, 2), (12, 1), (5, 1)))
+    block = source.weighted(((8, 4), (4, 4), (2, 3), (3, 2), (6, 2), (12, 1), (5, 1)))
     mamba = _mamba_groups(source, block)
     others = (block,) if source.chance(75) else (block, block // 2, max(1, block // 4))
     attention = [_attention(source, others, features) for _ in range(source.weighted(((1, 8), (2, 4), (3, 1), (0, 1))))]
@@ -380,7 +380,7 @@ def _steps_in_flight(source: Source, core: Core, features: Features) -> int:
 
 def _connector(source: Source, features: Features) -> Connector:
     role = source.weighted((("both", 6), ("consumer", 3), ("producer", 1)))
-    divergent = features.divergent and source.chance(45)
+    divergent = features.divergent and source.chance(55)
     failure = "fail" if source.chance(30) else "recompute"
     duplicates = features.duplicates and source.chance(10)
     reports = source.choose(("release", "release", "blocks", "request")) if features.reports_requests else "release"

@@ -94,7 +94,9 @@ class Prompts:
         return stream[: self._lengths.of_prompt()]
 
     def _earlier(self, execution: Execution) -> Arrive:
-        return self._source.choose(list(execution.arrivals.values()))
+        """Any request that came before, often the last one: requests that meet in a step should have things in common."""
+        arrivals = list(execution.arrivals.values())
+        return arrivals[-1] if self._source.chance(40) else self._source.choose(arrivals)
 
     def _text(self, execution: Execution) -> Tokens:
         """An earlier prompt with its answer as far as there is one, and as far as the longest prompt goes."""

@@ -79,7 +79,7 @@ class RunGenerator:
         if self.sessions:
             kinds.append((self.extend, (10, 5, 20)))
         if features.evictions and self._layout.caching:
-            kinds.append((self.evict, (0, 0, 2, 5, 20)))
+            kinds.append((self.evict, (0, 2, 5, 20)))
         if features.resets:
             kinds.append((self.reset, (0, 0, 0, 1, 3)))
         if features.pauses:
