@@ -94,7 +94,7 @@ class Prompts:
         return stream[: self._lengths.of_prompt()]
 
     def _earlier(self, execution: Execution) -> Arrive:
-        """Any request that came before, often the last one: requests that meet in a step should have things in common."""
+        """Any request that came before, often the last one: those that meet in a step should have things in common."""
         arrivals = list(execution.arrivals.values())
         return arrivals[-1] if self._source.chance(40) else self._source.choose(arrivals)
 
