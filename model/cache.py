@@ -54,12 +54,11 @@ class Cache:
             return self.lookup(request)
         assert reference is not None
         blocks, lengths = self.coordinator.each(request.names, laws.cap(request.known, self.faults))
-        if self.faults.diverged_hit_maximum:
-            return Local(blocks, max(lengths), 0)
-        length = lengths[reference]
-        if max(lengths) > length:
+        full, deepest, faults = lengths[reference], max(lengths), self.faults
+        if laws.takes_agreed(full, deepest, faults):
             return self.lookup(request)
-        return Local(blocks, length, 0, min(lengths) < length)
+        length = laws.diverged_length(full, deepest, faults)
+        return Local(blocks, length, 0, laws.is_diverged(min(lengths), length, faults))
 
     def truncated(self, blocks: Blocks, length: int) -> Blocks:
         """The blocks of a hit without its tail, ``length`` being a multiple of all block sizes (R7.2)."""
@@ -117,7 +116,7 @@ class Cache:
         grown = self.coordinator.grow(label, tokens, main)
         if not delayed or self.faults.load_registered_at_once:
             known = min(main, request.known)
-            self.register(request, known, known if self.faults.partial_tail_registered_twice else main)
+            self.register(request, known, laws.state_planned(known, main, self.faults))
         return grown
 
     @property

@@ -15,6 +15,7 @@ class Chunks:
         self.layout = layout
         self.faults = faults
         self.partial = partial
+        self.stops_at_tail = partial and layout.hash_block < layout.scheduler_block
         self.eagle = bool(layout.drafter and layout.drafter.is_eagle)
         self.grid = 0
         if layout.has_mamba:
@@ -32,22 +33,20 @@ class Chunks:
         return max(count, 0)
 
     def _end(self, request: Request, start: int, end: int) -> int:
-        """States are kept where chunks end, so they end where a state is worth keeping (R8.4.1 to R8.4.6)."""
-        grid, known, prompt = self.grid, request.known, request.prompt
-        prefill = laws.prefill_end(prompt, known)
-        cacheable = laws.last_cacheable(known, grid, self.eagle)
-        if not self.faults.chunk_past_last_boundary or start < cacheable:
-            end = laws.cut_to_grid(start, end, prefill, grid, self.largest, self.faults)
-        stops = [cacheable]
-        if not self.faults.chunk_starts_off_grid and (not self.faults.chunk_past_last_boundary or start < cacheable):
-            stops.append(laws.next_grid(start, grid))
-        if self.partial and self.layout.hash_block < self.layout.scheduler_block:
-            stops.append(laws.tail_stop(laws.prompt_tail(prompt, self.layout.hash_block), cacheable, prompt))
-        stops.append(laws.junction_stop(start, end, request.junction, grid))
-        last = end
-        for stop in stops:
-            end = min(end, laws.stopped(start, last, stop))
-        return end
+        """Where a chunk ends that could run to ``end`` (R8.4.1 to R8.4.6)."""
+        tail = laws.prompt_tail(request.prompt, self.layout.hash_block) if self.stops_at_tail else 0
+        return laws.chunk_end(
+            start,
+            end,
+            request.known,
+            request.prompt,
+            tail,
+            request.junction,
+            self.grid,
+            self.largest,
+            self.eagle,
+            self.faults,
+        )
 
     def reserve(self, request: Request, start: int, count: int) -> int:
         """A chunk that leaves too little for the drafter's last one is shortened, unless it must end there (R8.4.7)."""
@@ -55,6 +54,6 @@ class Chunks:
             return count
         end = start + count
         tail = laws.prompt_tail(request.prompt, self.layout.hash_block) if self.partial else 0
-        if laws.must_end(end, self.grid, tail) and not self.faults.mtp_reserve_over_stop:
+        if laws.must_end(end, self.grid, tail, self.faults):
             return count
         return max(0, laws.lookahead_kept(request.known, start, end, self.layout.prefill_lookahead) - start)

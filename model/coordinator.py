@@ -105,12 +105,9 @@ class Coordinator:
     def _verified(self, verified: set[int], index: int, group: LookupGroup, shortened: bool) -> set[int]:
         """Lookup groups whose drop is verified at the candidate: not again for the same one (R4.7), all again for a
         shorter one (R4.8)."""
-        if self.faults.drop_repeated:
-            return set()
         dropped = group.manager.eagle and index not in verified
-        if shortened and not (dropped and self.faults.drop_not_verified_again):
-            verified = set()
-        return verified | {index} if dropped else verified
+        verified = {i for i in verified if laws.drop_stands(True, shortened, dropped, self.faults)}
+        return verified | {index} if laws.drop_verified(dropped, self.faults) else verified
 
     def _settles_at_once(self) -> bool:
         """One full-attention group and another: what the other serves, the first serves too (R2.3)."""

@@ -70,6 +70,18 @@ def looks_until(candidate: int, unit: int, cap_: int) -> int:
     return minimum(candidate + unit, cap_)
 
 
+def drop_stands(verified: bool, shortened: bool, dropped: bool, faults: Faults) -> bool:
+    """Whether a group's drop stays verified after the lookup of one group: not if that one shortened the candidate
+    (R4.7, R4.8). ``dropped``: that lookup dropped itself."""
+    forgets = both(shortened, negated(dropped)) if faults.drop_not_verified_again else shortened
+    return both(both(verified, negated(forgets)), negated(faults.drop_repeated))
+
+
+def drop_verified(dropped: bool, faults: Faults) -> bool:
+    """Whether the drop of a group that was looked up just now is verified at the length it returned (R4.7)."""
+    return both(dropped, negated(faults.drop_repeated))
+
+
 def window_blocks(window: int, block: int, faults: Faults) -> int:
     """Blocks before a boundary that its next token's window reaches into (R2.4)."""
     if faults.window_one_short:
@@ -150,6 +162,17 @@ def eagle_bound(
     return ite(findable(tokens, partial, scheduler_block) > 0, minimum(final, whole + block), 0)
 
 
+def state_planned(known: int, planned: int, faults: Faults) -> int:
+    """What a step of ``planned`` tokens, drafts included, leaves states after; ``known`` of them are no drafts (R5.4.2)."""
+    return known if faults.partial_tail_registered_twice else planned
+
+
+def state_at_output(final: int, faults: Faults) -> int:
+    """What a state stands after when the output of an earlier step makes ``final`` tokens final: -1, it has moved on
+    with the steps in flight (R6.6)."""
+    return final if faults.partial_tail_registered_twice else -1
+
+
 def prompt_tail(prompt: int, hash_block: int) -> int:
     """t of R5.4: the prompt's last hash boundary."""
     return round_down(prompt, hash_block)
@@ -206,6 +229,26 @@ def state_at_boundary(column: int, block: int, boundary: int, scheduler_block: i
 # ---- connector (R7) --------------------------------------------------------------------------------------------------
 
 
+def takes_agreed(full: int, deepest: int, faults: Faults) -> bool:
+    """Whether a connector is told the agreed length, as some group hits deeper than full attention (R7.5.1)."""
+    return both(deepest > full, negated(faults.diverged_hit_maximum))
+
+
+def diverged_length(full: int, deepest: int, faults: Faults) -> int:
+    """The local hit where groups diverge: that of full attention (R7.5.2)."""
+    return deepest if faults.diverged_hit_maximum else full
+
+
+def is_diverged(shallowest: int, length: int, faults: Faults) -> bool:
+    """Whether some group has less than the local hit (R7.5.2)."""
+    return both(shallowest < length, negated(faults.diverged_hit_maximum))
+
+
+def falls_back(diverged: bool, external: int, faults: Faults) -> bool:
+    """Whether the agreed length is taken after all: a diverged hit without external tokens (R7.6)."""
+    return both(both(diverged, equal(external, 0)), negated(faults.diverged_no_fallback))
+
+
 def told_to_connector(local: int, scheduler_block: int) -> int:
     """The local hit as the connector is told it: without its tail (R7.1)."""
     return round_down(local, scheduler_block)
@@ -231,16 +274,29 @@ def attention_blocks(tokens: int, block: int, passed: int, held: int) -> int:
     return maximum(0, ceil_div(tokens, block) - maximum(floor_div(passed, block), held))
 
 
+def with_hits(blocks: int, copied: bool, revived: int, faults: Faults) -> int:
+    """An estimate of new blocks with what a hit takes: the copy of its tail, and those of its blocks that leave the
+    free queue (R8.1)."""
+    copy = 0 if faults.copy_not_counted else ite(copied, 1, 0)
+    return blocks + copy + (0 if faults.hit_blocks_not_counted else revived)
+
+
 def states_required(tokens: int, block: int, speculative: int) -> int:
     """Columns of a Mamba table that runs up to ``tokens``, speculative ones included (R1.19)."""
     return ceil_div(tokens, block) + speculative
 
 
-def states_missing(required: int, held: int, speculative: int, grown: bool, tail: bool) -> int:
+def counts_load(external: int, faults: Faults) -> bool:
+    """Whether the state of a load is counted, if there is one (R8.1)."""
+    return both(external > 0, negated(faults.mamba_estimate_ignores_load))
+
+
+def states_missing(required: int, held: int, speculative: int, grown: bool, tail: bool, faults: Faults) -> int:
     """New Mamba blocks at most (R8.1): one for a running request, which reuses its speculative blocks; the
     speculative ones too for one that begins; and the copy of a partial tail."""
-    copy = ite(tail, 1, 0)
-    missing = ite(tail, maximum(required - held, 0) + 1, required - held)
+    counted = both(tail, negated(faults.copy_not_counted))
+    copy = ite(counted, 1, 0)
+    missing = ite(counted, maximum(required - held, 0) + 1, required - held)
     most = ite(grown, 1, 1 + speculative) + copy
     return ite(missing > 0, most, missing)
 
@@ -316,9 +372,36 @@ def stopped(start: int, end: int, stop: int) -> int:
     return ite(both(start < stop, stop < end), stop, end)
 
 
-def must_end(end: int, grid: int, tail: int) -> bool:
+def chunk_end(
+    start: int,
+    end: int,
+    known: int,
+    prompt: int,
+    tail: int,
+    junction_: int,
+    grid: int,
+    largest: int,
+    eagle: bool,
+    faults: Faults,
+) -> int:
+    """Where a chunk ends that begins before the prefill's end and could run to ``end`` (R8.4.1 to R8.4.6): states are
+    kept where chunks end, so chunks end where a state is worth keeping. ``tail``: the prompt's last hash boundary, 0
+    if there is no stop at it."""
+    cacheable = last_cacheable(known, grid, eagle)
+    bound = either(negated(faults.chunk_past_last_boundary), start < cacheable)
+    last = ite(bound, cut_to_grid(start, end, prefill_end(prompt, known), grid, largest, faults), end)
+    inside = both(bound, negated(faults.chunk_starts_off_grid))
+    stop_inside = stopped(start, last, ite(inside, next_grid(start, grid), 0))
+    stop_cacheable = stopped(start, last, cacheable)
+    stop_tail = stopped(start, last, tail_stop(tail, cacheable, prompt))
+    stop_junction = stopped(start, last, junction_stop(start, last, junction_, grid))
+    return minimum(minimum(stop_inside, stop_cacheable), minimum(stop_tail, stop_junction))
+
+
+def must_end(end: int, grid: int, tail: int, faults: Faults) -> bool:
     """Whether a chunk must end where it does, on the grid or at the prompt's tail (R8.4.7); 0: there is none."""
-    return both(grid > 0, either(aligned(end, maximum(grid, 1)), equal(end, tail)))
+    stops = both(grid > 0, either(aligned(end, maximum(grid, 1)), equal(end, tail)))
+    return both(stops, negated(faults.mtp_reserve_over_stop))
 
 
 def lookahead_kept(known: int, start: int, end: int, lookahead: int) -> int:

@@ -135,11 +135,8 @@ class Manager:
         blocks = laws.attention_blocks(tokens, self.block, passed, held + len(hits))
         if not hits:
             return blocks
-        if self.ends_inside(hits, need.local) and not self.faults.copy_not_counted:
-            blocks += 1
-        if self.faults.hit_blocks_not_counted:
-            return blocks
-        return blocks + self.pool.evictable(hits[max(0, passed // self.block - held) :])
+        revived = self.pool.evictable(hits[max(0, passed // self.block - held) :])
+        return laws.with_hits(blocks, self.ends_inside(hits, need.local), revived, self.faults)
 
     def ends_inside(self, hits: Sequence[int], local: int) -> bool:
         """Whether a local hit ends inside one of these blocks, so that it must be copied (R6.1)."""
@@ -411,16 +408,15 @@ class MambaManager(Manager):
             return self.pool.blocks + 1
         row = self.rows.get(label)
         required = laws.states_required(need.main, self.block, self.speculative)
-        if need.external and not self.faults.mamba_estimate_ignores_load:
+        if laws.counts_load(need.external, self.faults):
             columns = max(len(hits), laws.state_column(need.resume, self.block) + 1)
             blocks = laws.states_loaded(need.resume, self.block, len(hits))
             blocks += laws.states_behind_load(required, columns, self.speculative)
             return blocks + self.pool.evictable(hits[self.passed(need.resume) // self.block :])
         held = len(row.blocks) if row else 0
         tail = self.ends_inside(hits, need.local) or (row is not None and row.tail is not None)
-        tail = tail and not self.faults.copy_not_counted
         grown = row is not None and row.grown
-        blocks = laws.states_missing(required, held + len(hits), self.speculative, grown, tail)
+        blocks = laws.states_missing(required, held + len(hits), self.speculative, grown, tail, self.faults)
         return blocks + self.pool.evictable(hits) if hits else blocks
 
     def unwritten(self, hits: Sequence[int], local: int) -> bool:

@@ -404,7 +404,7 @@ class Scheduler:
         if tail and external:
             blocks = self.cache.truncated(local.blocks, told)
             local = local._replace(blocks=blocks, length=laws.local_adopted(local.length, external, tail))
-        if local.diverged and not external and not self.faults.diverged_no_fallback:  # falls back (R7.6)
+        if laws.falls_back(local.diverged, external, self.faults):
             local = self.cache.lookup(request)
             request.junction = local.junction
         return local, external, asynchronous and external > 0
@@ -608,7 +608,7 @@ class Scheduler:
                 raise ServerError("output-not-expected")
         if ran:
             final = request.computed - request.placeholders
-            self.cache.register(request, final, final if self.faults.partial_tail_registered_twice else -1)
+            self.cache.register(request, final, laws.state_at_output(final, self.faults))
 
     def _stop(self, request: Request) -> None:
         """An answer is over, of a request that runs or was preempted meanwhile."""

@@ -172,7 +172,7 @@ def test_a_mamba_estimate_is_never_below_what_growing_takes(speculative: int) ->
             if grown and held <= speculative:
                 continue  # it holds a running state and the speculative ones
             taken = states_taken(required, held, speculative, grown, tail)
-            most = laws.states_missing(required, held, speculative, grown, tail)
+            most = laws.states_missing(required, held, speculative, grown, tail, NO_FAULTS)
             assert taken <= max(0, most)
             needed = (1 if grown else 1 + speculative) + tail if tail or required > held else 0
             assert max(0, most) == needed
@@ -248,7 +248,7 @@ def test_the_largest_chunk_is_the_budget_without_the_drafters_places_or_the_thre
 
 def test_a_chunk_must_end_on_the_grid_and_at_the_tail_if_there_are_any() -> None:
     cases = [(8, 4, 6), (6, 4, 6), (6, 4, 0), (7, 4, 6), (8, 0, 0), (6, 0, 6)]
-    assert [laws.must_end(*case) for case in cases] == [True, True, False, False, False, False]
+    assert [laws.must_end(*case, NO_FAULTS) for case in cases] == [True, True, False, False, False, False]
 
 
 # ---- the rest, by hand; and what each fault makes of it --------------------------------------------------------------
@@ -260,12 +260,30 @@ BY_HAND: list[tuple[Callable[[], int], int]] = [
     (lambda: laws.drop_unit(True, True, 2, 2), 2),
     (lambda: laws.looks_until(8, 4, 20), 12),
     (lambda: laws.looks_until(8, 4, 10), 10),
+    (lambda: laws.drop_stands(True, False, False, NO_FAULTS), True),
+    (lambda: laws.drop_stands(True, True, False, NO_FAULTS), False),
+    (lambda: laws.drop_stands(False, False, True, NO_FAULTS), False),
+    (lambda: laws.drop_verified(False, NO_FAULTS), False),
     (lambda: laws.junction(16, 8), 16),
     (lambda: laws.junction(8, 8), 0),
     (lambda: laws.settled(3, 5, NO_FAULTS), 0),
     (lambda: laws.resumes_at(6, 8, NO_FAULTS), 6),
     (lambda: laws.finalised(5, 2), 3),
     (lambda: laws.finalised(1, 2), 0),
+    (lambda: laws.state_planned(5, 7, NO_FAULTS), 7),
+    (lambda: laws.state_at_output(5, NO_FAULTS), -1),
+    (lambda: laws.takes_agreed(8, 8, NO_FAULTS), False),
+    (lambda: laws.takes_agreed(8, 12, NO_FAULTS), True),
+    (lambda: laws.is_diverged(4, 8, NO_FAULTS), True),
+    (lambda: laws.is_diverged(8, 8, NO_FAULTS), False),
+    (lambda: laws.falls_back(True, 1, NO_FAULTS), False),
+    (lambda: laws.falls_back(False, 0, NO_FAULTS), False),
+    (lambda: laws.counts_load(0, NO_FAULTS), False),
+    (lambda: laws.with_hits(3, False, 2, NO_FAULTS), 5),
+    (lambda: laws.chunk_end(0, 9, 23, 23, 0, 0, 4, 9, False, NO_FAULTS), 8),
+    (lambda: laws.chunk_end(8, 17, 23, 23, 0, 13, 4, 9, False, NO_FAULTS), 12),
+    (lambda: laws.chunk_end(16, 23, 23, 23, 22, 0, 4, 9, False, NO_FAULTS), 20),
+    (lambda: laws.chunk_end(20, 23, 23, 23, 22, 0, 4, 9, False, NO_FAULTS), 22),
     (lambda: laws.told_to_connector(22, 8), 16),
     (lambda: laws.external_adopted(7, 6, NO_FAULTS), 7),
     (lambda: laws.external_adopted(6, 6, NO_FAULTS), 0),
@@ -277,12 +295,23 @@ BY_HAND: list[tuple[Callable[[], int], int]] = [
 FAULTY: dict[str, tuple[Callable[[Faults], int], int, int]] = {
     "no-capability-check": (lambda f: laws.partial_hits(True, True, False, f), False, True),
     "last-token-not-computed": (lambda f: laws.cap(9, f), 8, 9),
+    "drop-repeated": (lambda f: laws.drop_verified(True, f), True, False),
+    "drop-not-verified-again": (lambda f: laws.drop_stands(True, True, True, f), False, True),
     "window-one-short": (lambda f: laws.window_blocks(4, 2, f), 2, 1),
     "windows-move-on-planned": (lambda f: laws.settled(10, 4, f), 6, 10),
     "load-window-one-short": (lambda f: laws.resumes_at(8, 8, f), 7, 8),
     "bound-rounded-to-hash": (lambda f: laws.ordinary_bound(23, True, 8, 2, f), 23, 22),
     "eagle-bound-rounded": (lambda f: laws.eagle_bound(22, 0, 2, True, 8, f), 22, 18),
     "mtp-registers-wrong-tail": (lambda f: laws.is_tail_state(6, 7, 6, 1, f), False, True),
+    "partial-tail-registered-twice": (lambda f: laws.state_at_output(6, f), -1, 6),
+    "diverged-hit-maximum": (lambda f: laws.diverged_length(8, 12, f), 8, 12),
+    "diverged-no-fallback": (lambda f: laws.falls_back(True, 0, f), True, False),
+    "copy-not-counted": (lambda f: laws.with_hits(3, True, 2, f), 6, 5),
+    "hit-blocks-not-counted": (lambda f: laws.with_hits(3, True, 2, f), 6, 4),
+    "mamba-estimate-ignores-load": (lambda f: laws.counts_load(4, f), True, False),
+    "chunk-past-last-boundary": (lambda f: laws.chunk_end(6, 9, 10, 10, 0, 0, 4, 8, True, f), 8, 9),
+    "chunk-starts-off-grid": (lambda f: laws.chunk_end(6, 12, 20, 20, 0, 0, 4, 8, False, f), 8, 12),
+    "mtp-reserve-over-stop": (lambda f: laws.must_end(8, 4, 6, f), True, False),
     "external-beside-tail": (lambda f: laws.external_adopted(4, 6, f), 0, 4),
     "largest-chunk-ignores-slots": (lambda f: laws.largest_chunk(8, 3, 6, f), 5, 6),
     "chunk-floored-to-zero": (lambda f: laws.cut_to_grid(0, 3, 9, 8, 4, f), 3, 0),
