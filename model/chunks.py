@@ -17,9 +17,7 @@ class Chunks:
         self.partial = partial
         self.stops_at_tail = partial and layout.hash_block < layout.scheduler_block
         self.eagle = bool(layout.drafter and layout.drafter.is_eagle)
-        self.grid = 0
-        if layout.has_mamba:
-            self.grid = layout.chunk_grid if faults.chunk_grid_smallest_block else layout.mamba_block
+        self.grid = laws.chunk_grid(layout.mamba_block, layout.chunk_grid, faults) if layout.has_mamba else 0
         self.largest = laws.largest_chunk(
             layout.token_budget, layout.draft_slots, layout.long_prefill_threshold, faults
         )
@@ -54,6 +52,6 @@ class Chunks:
             return count
         end = start + count
         tail = laws.prompt_tail(request.prompt, self.layout.hash_block) if self.partial else 0
-        if laws.must_end(end, self.grid, tail, self.faults):
+        if self.grid and laws.must_end(end, self.grid, tail, self.faults):
             return count
         return max(0, laws.lookahead_kept(request.known, start, end, self.layout.prefill_lookahead) - start)

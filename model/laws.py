@@ -163,7 +163,7 @@ def eagle_bound(
 
 
 def state_planned(known: int, planned: int, faults: Faults) -> int:
-    """What a step of ``planned`` tokens, drafts included, leaves states after; ``known`` of them are no drafts (R5.4.2)."""
+    """What states stand after once a step has run: ``planned`` tokens, drafts included, ``known`` without (R5.4.2)."""
     return known if faults.partial_tail_registered_twice else planned
 
 
@@ -325,6 +325,11 @@ def chunk_most_blocks(chunk: int, in_flight: int, longest: int, block: int) -> i
 # ---- ends of prefill chunks (R8.4) -----------------------------------------------------------------------------------
 
 
+def chunk_grid(mamba: int, smallest: int, faults: Faults) -> int:
+    """G of R8.4: what chunks of a layout with Mamba groups are cut to."""
+    return smallest if faults.chunk_grid_smallest_block else mamba
+
+
 def prefill_end(prompt: int, known: int) -> int:
     """Where a prefill ends: a resumed request runs its outputs again too (R8.4)."""
     return maximum(prompt, known - 1)
@@ -385,8 +390,8 @@ def chunk_end(
     faults: Faults,
 ) -> int:
     """Where a chunk ends that begins before the prefill's end and could run to ``end`` (R8.4.1 to R8.4.6): states are
-    kept where chunks end, so chunks end where a state is worth keeping. ``tail``: the prompt's last hash boundary, 0
-    if there is no stop at it."""
+    kept where chunks end, so chunks end where a state is worth keeping. At its start: no token runs in this pass.
+    ``tail``: the prompt's last hash boundary, 0 if there is no stop at it."""
     cacheable = last_cacheable(known, grid, eagle)
     bound = either(negated(faults.chunk_past_last_boundary), start < cacheable)
     last = ite(bound, cut_to_grid(start, end, prefill_end(prompt, known), grid, largest, faults), end)
@@ -395,13 +400,13 @@ def chunk_end(
     stop_cacheable = stopped(start, last, cacheable)
     stop_tail = stopped(start, last, tail_stop(tail, cacheable, prompt))
     stop_junction = stopped(start, last, junction_stop(start, last, junction_, grid))
-    return minimum(minimum(stop_inside, stop_cacheable), minimum(stop_tail, stop_junction))
+    first = minimum(minimum(stop_inside, stop_cacheable), minimum(stop_tail, stop_junction))
+    return maximum(start, first)
 
 
 def must_end(end: int, grid: int, tail: int, faults: Faults) -> bool:
-    """Whether a chunk must end where it does, on the grid or at the prompt's tail (R8.4.7); 0: there is none."""
-    stops = both(grid > 0, either(aligned(end, maximum(grid, 1)), equal(end, tail)))
-    return both(stops, negated(faults.mtp_reserve_over_stop))
+    """Whether a chunk must end where it does, on the grid or at the prompt's tail (0: there is none) (R8.4.7)."""
+    return both(either(aligned(end, grid), equal(end, tail)), negated(faults.mtp_reserve_over_stop))
 
 
 def lookahead_kept(known: int, start: int, end: int, lookahead: int) -> int:

@@ -1,0 +1,50 @@
+"""`kvcheck prove`: the laws of the model, on all numbers."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Sequence
+
+import click
+
+from kvcheck.cli.options import color_option, finish, json_option, screen_for, target_option
+from kvcheck.files import InputError
+from kvcheck.prover.law import Law, all_laws
+from kvcheck.targets.reference.target import MODEL, faults_of, is_model
+
+
+@click.command()
+@click.argument("laws", metavar="[LAW ...]", nargs=-1)
+@target_option(MODEL, note=" Only the model can be proved.")
+@json_option
+@color_option
+def command(laws: tuple[str, ...], target: str, json_file: str | None, no_color: bool) -> int:
+    """Prove the laws of the model, or refute them with a counterexample that is replayed.
+
+    Passed: all are proved. Violated: one is refuted. Undetermined: one is unknown, or a fault of the target is one that
+    none of them is about.
+    """
+    screen = screen_for(json_file, no_color)
+    if not is_model(target):
+        raise InputError(f"{target}: only the model can be proved ({MODEL}, {MODEL}+FAULT or {MODEL}@X.Y.Z)")
+    faults, chosen = faults_of(target), _chosen(laws)
+    if importlib.util.find_spec("z3") is None:
+        raise InputError("proofs need Z3: pip install 'kvcheck[prove]', or pip install z3-solver")
+    from kvcheck.prover.check import check, uncovered, verdict  # noqa: PLC0415  the prover is optional
+    from kvcheck.report.proofs import proof_report, show_proof, show_proofs_verdict  # noqa: PLC0415
+
+    began = time.monotonic()
+    checked = check(chosen, target, lambda one: show_proof(screen, one))
+    not_covered = uncovered(chosen, faults)
+    result = verdict(checked, not_covered)
+    show_proofs_verdict(screen, result, checked, not_covered, time.monotonic() - began)
+    return finish(json_file, proof_report(result, target, checked, not_covered), result)
+
+
+def _chosen(names: Sequence[str]) -> list[Law]:
+    """The laws of these names, or all."""
+    known = {law.id: law for law in all_laws()}
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(f"no such law: {', '.join(unknown)} (see kvcheck laws)")
+    return [known[name] for name in dict.fromkeys(names)] or list(known.values())

@@ -1,0 +1,180 @@
+"""Proving a law: the most general numbers first; a statement that Z3 cannot decide is said in others.
+
+Unknown is never taken for proved, and neither is a law whose premises cannot be met.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import z3
+
+from kvcheck.model.faults import Faults
+from kvcheck.prover.encodings import Encoding, Fixed, Symbolic, stages
+from kvcheck.prover.law import Law, Numbers
+from kvcheck.prover.statement import Claim, Statement
+from kvcheck.prover.terms import Condition, parts_of, use_terms, value_of
+
+LIMIT_MS, SYMBOLIC_MS = 2000, 1000
+"""For one question to Z3; less where sizes are symbolic, because easier numbers follow."""
+SMALLER_MS, SMALLER_SECONDS = 300, 1.0
+"""For one question whether there is a smaller counterexample, and for all of them."""
+
+
+class Result(StrEnum):
+    """What came of a proof."""
+
+    PROVED = "proved"
+    REFUTED = "refuted"
+    UNKNOWN = "unknown"
+
+
+@dataclass
+class Proof:
+    """``sizes``: for which sizes of blocks. ``why``: what is unknown, or which claim is refuted. ``numbers``: the
+    counterexample. ``needs``: premises that nothing checks, each with what happens without it."""
+
+    law: Law
+    result: Result
+    sizes: str = ""
+    why: str = ""
+    numbers: Numbers | None = None
+    needs: dict[str, Numbers] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def generality(self) -> str:
+        """For which numbers it was proved, or refuted."""
+        return "; ".join(filter(None, (self.law.scope, self.sizes)))
+
+
+def prove(law: Law, faults: Faults, limit_ms: int = LIMIT_MS) -> Proof:
+    """Try to prove it, in less general numbers if need be."""
+    use_terms()
+    began = time.monotonic()
+    for encodings in _kinds(law, faults):
+        symbolic = isinstance(encodings[0], Symbolic)
+        proof = _stage(law, faults, encodings, min(limit_ms, SYMBOLIC_MS) if symbolic else limit_ms)
+        if proof.result is not Result.UNKNOWN:
+            break
+    proof.seconds = time.monotonic() - began
+    return proof
+
+
+def _kinds(law: Law, faults: Faults) -> Iterator[Sequence[Encoding]]:
+    """The kinds of numbers to say it in, one after the other."""
+    if law.layouts:
+        yield [Fixed(layout) for layout in law.layouts]
+        return
+    statement = Statement(Symbolic())
+    law.says(statement, faults)
+    yield from stages(statement.units, statement.sizes)
+
+
+def _stage(law: Law, faults: Faults, encodings: Sequence[Encoding], limit_ms: int) -> Proof:
+    """One kind of numbers: for all literal sizes the claims hold, and for some of them they say something."""
+    proof = Proof(law, Result.UNKNOWN, encodings[0].generality)
+    idle: set[str] | None = None
+    for encoding in encodings:
+        statement = Statement(encoding)
+        try:
+            law.says(statement, faults)
+            idle_here = _check(proof, statement, limit_ms)
+        except _Undecided as undecided:
+            proof.why = str(undecided)
+            return proof
+        except (TypeError, z3.Z3Exception) as error:
+            proof.why = f"cannot be said in these numbers: {error}"
+            return proof
+        proof.sizes = encoding.generality if statement.units else ""
+        if proof.result is Result.REFUTED:
+            return proof
+        idle = idle_here if idle is None else idle & idle_here
+    lost = {need.what for need in statement.needs} - set(proof.needs)
+    if idle or lost or not statement.claims:
+        proof.why = f"says nothing: {min(idle or lost or {'no claim'})}"
+    else:
+        proof.result = Result.PROVED
+    return proof
+
+
+class _Undecided(Exception):
+    """Z3 does not know."""
+
+
+def _check(proof: Proof, statement: Statement, limit_ms: int) -> set[str]:
+    """Decide every claim. Returns those that say nothing here, because their premises cannot be met."""
+    idle = set()
+    solver = _solver([*statement.premises, *(need.condition for need in statement.needs)], limit_ms)
+    for claim in statement.claims:
+        if not _possible(solver, claim.when, claim.what):
+            idle.add(claim.what)
+        elif (numbers := _refuted(solver, statement, claim)) is not None:
+            proof.result, proof.why, proof.numbers = Result.REFUTED, claim.what, numbers
+            break
+    for need in () if proof.result is Result.REFUTED else statement.needs:
+        others = [other.condition for other in statement.needs if other is not need]
+        without = _solver([*statement.premises, *others], limit_ms)
+        broken = (_refuted(without, statement, claim) for claim in statement.claims)
+        if (numbers := next((found for found in broken if found is not None), None)) is not None:
+            proof.needs.setdefault(need.what, numbers)
+    return idle
+
+
+def _possible(solver: z3.Solver, condition: Condition, what: str) -> bool:
+    answer = solver.check(condition)
+    if answer == z3.unknown:
+        raise _Undecided(f"not decided: {what}")
+    return bool(answer == z3.sat)
+
+
+def _solver(premises: Sequence[Condition], limit_ms: int) -> z3.Solver:
+    solver = z3.Solver()
+    solver.set("timeout", limit_ms)
+    solver.add(*premises)
+    return solver
+
+
+def _refuted(solver: z3.Solver, statement: Statement, claim: Claim) -> Numbers | None:
+    """A small counterexample, if there is one."""
+    solver.push()
+    solver.add(claim.when, z3.Not(claim.holds))
+    found = None
+    if _possible(solver, True, claim.what):
+        found = _numbers(statement, _smallest(solver, list(statement.numbers.values())))
+    solver.pop()
+    return found
+
+
+def _numbers(statement: Statement, model: z3.ModelRef) -> Numbers:
+    return {name: value_of(model, term) for name, term in statement.numbers.items()}
+
+
+def _smallest(solver: z3.Solver, terms: Sequence[Any]) -> z3.ModelRef:
+    """A counterexample whose numbers have the smallest sum, or at least a small one."""
+    model, end = solver.model(), time.monotonic() + SMALLER_SECONDS
+    parts = [part for term in terms for part in parts_of(term)]
+    if not parts:
+        return model
+    total = z3.Sum(parts)
+    low, high = 0, _sum(model, total)
+    solver.set("timeout", SMALLER_MS)
+    while low < high and time.monotonic() < end:
+        middle = (low + high) // 2
+        solver.push()
+        solver.add(total <= middle)
+        if solver.check() == z3.sat:
+            model = solver.model()
+            high = _sum(model, total)
+        else:
+            low = middle + 1
+        solver.pop()
+    return model
+
+
+def _sum(model: z3.ModelRef, total: Any) -> int:
+    return int(model.eval(total, model_completion=True).as_long())

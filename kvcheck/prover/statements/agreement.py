@@ -1,0 +1,408 @@
+"""Agreement of all groups on one hit (R4).
+
+Lookups are loops over what is cached, so the model's own code is run, once for every way in which its questions can be
+answered: the claims hold for any set of cached blocks, of prefixes as long as ``LONGEST``. The loop over the groups is
+proved for lengths without a bound, from what the lookups of single groups were found to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from kvcheck.model import laws
+from kvcheck.model.actions import Run
+from kvcheck.model.arith import aligned, both, ceil_div, either, equal, ite, minimum, negated
+from kvcheck.model.coordinator import Agreed, Coordinator, LookupGroup
+from kvcheck.model.faults import Faults
+from kvcheck.model.layout import Drafter, Group, Kind, Layout
+from kvcheck.model.managers import Hit
+from kvcheck.model.pool import ServerError
+from kvcheck.prover.law import Numbers, law
+from kvcheck.prover.runs import cached
+from kvcheck.prover.unroll import Ask, paths
+from kvcheck.prover.words import Condition, every, implies, some
+
+if TYPE_CHECKING:
+    from kvcheck.prover.statement import Statement
+
+T = TypeVar("T")
+
+LONGEST = 8
+"""Tokens of the longest cached prefix; h is 1 in all layouts here."""
+MOST_GROUPS = 8
+
+
+def _group(kind: Kind, block: int, **fields: Any) -> Group:
+    return Group(kind=kind, block_size=block, **fields)
+
+
+def _layout(*groups: Group, drafter: bool = False, match_unit: int | None = None) -> Layout:
+    return Layout(
+        groups=groups,
+        num_blocks=64,
+        max_model_len=16,
+        token_budget=16,
+        match_unit=match_unit,
+        drafter=Drafter(method="eagle3", tokens=1) if drafter else None,
+    )
+
+
+FULL, MAMBA = partial(_group, "full"), partial(_group, "mamba")
+WINDOW, CHUNKED = partial(_group, "sliding_window"), partial(_group, "chunked_local")
+LAYOUTS = (
+    _layout(FULL(1), WINDOW(1, window=3)),
+    _layout(FULL(1), CHUNKED(1, chunk=3)),
+    _layout(WINDOW(1, window=2), MAMBA(2)),
+    _layout(FULL(2), MAMBA(2, speculative_blocks=1), drafter=True, match_unit=1),
+    _layout(FULL(1), WINDOW(1, window=3), WINDOW(2, window=4)),
+    _layout(FULL(1), WINDOW(2, window=4), MAMBA(3)),
+    _layout(FULL(1), WINDOW(1, window=2), MAMBA(1, speculative_blocks=1), drafter=True),
+    _layout(WINDOW(1, window=2), MAMBA(3, speculative_blocks=1), drafter=True),
+    _layout(WINDOW(1, window=4), FULL(1), WINDOW(2, window=2), drafter=True),
+    _layout(FULL(2), FULL(2, variant=2), MAMBA(2), match_unit=1),
+)
+"""Each kind of group beside others, with and without partial hits and EAGLE groups; ratios of blocks 1, 2 and 3. The
+last one has two lookup groups of full attention, where R4.4 allows to miss a hit."""
+SCOPE = f"any set of cached blocks of prefixes up to {LONGEST} tokens, {len(LAYOUTS)} literal layouts of 2 and 3 groups"
+
+Needed = list[list[int]]
+"""What a hit needs of one group: of each of these lists one prefix must be cached, by its length in tokens."""
+
+
+def needed(group: Group, hit: int, looked_at: int) -> Needed:
+    """What R2 asks for; prefixes beyond ``looked_at`` cannot help."""
+    block = group.block_size
+    if not hit:
+        return []
+    if group.kind == "mamba":
+        return [[hit]]
+    if group.keeps_whole_prefix:
+        inside = [list(range(hit, min(looked_at, hit - hit % block + block) + 1))] if hit % block else []
+        return [[end] for end in range(block, hit + 1, block)] + inside
+    first = hit - hit % group.chunk if group.kind == "chunked_local" else max(0, hit - group.window + 1)
+    return [[end] for end in range(first - first % block + block, hit + 1, block)]
+
+
+def needed_behind(group: Group, hit: int, unit: int, looked_at: int) -> Needed:
+    """What R4.5 asks for in a group that drops ``unit`` tokens behind a hit."""
+    if not hit:
+        return []
+    if group.keeps_whole_prefix:
+        return needed(group, hit + unit, looked_at)
+    return [*needed(group, hit, looked_at), [hit + unit]]
+
+
+class _Pool:
+    """A pool that asks whether a prefix is cached, instead of knowing it."""
+
+    ask: Ask
+
+    def find(self, groups: Sequence[int], name: int) -> list[int] | None:
+        """Some block in each of the groups, if the prefix of ``name`` tokens is cached."""
+        return [1] * len(groups) if self.ask((groups[0], name)) else None
+
+
+class _Lookups:
+    """A server's lookups, and what is cached."""
+
+    def __init__(self, s: Statement, faults: Faults) -> None:
+        self._pool = _Pool()
+        self.layout = s.layout
+        self.coordinator = Coordinator(s.layout, self._pool, faults)  # type: ignore[arg-type]
+        self.unit = self.coordinator.granularity
+        self._names = list(range(1, LONGEST + 1))
+        self._cached = {
+            group.groups[0]: s.cached(f"cached in group {group.groups[0]}", LONGEST)
+            for group in self.coordinator.lookup_groups
+        }
+        s.numbers["layout"] = LAYOUTS.index(s.layout)
+
+    def agreed(self, cap: int) -> Iterator[tuple[_Seen, Agreed | None]]:
+        """All that a lookup up to ``cap`` can see, and its result; None: an assertion of it fails."""
+        return self._ways(lambda: self.coordinator.agree(self._names, cap))
+
+    def found(self, group: LookupGroup, limit: int, drops: bool) -> Iterator[tuple[_Seen, Hit | None]]:
+        """The same of one group's lookup."""
+        manager = group.manager
+        return self._ways(lambda: manager.find(group.groups, self._names, limit, self.unit, drops, manager.block))
+
+    def _ways(self, lookup: Callable[[], T]) -> Iterator[tuple[_Seen, T | None]]:
+        def run(ask: Ask) -> T | None:
+            self._pool.ask = ask
+            try:
+                return lookup()
+            except ServerError:
+                return None
+
+        for answers, result in paths(run):
+            yield _Seen(answers, self._cached), result
+
+    def dropped(self, group: LookupGroup) -> int:
+        """What a group drops, in tokens (R4.6)."""
+        manager = group.manager
+        return laws.drop_unit(self.coordinator.partial, manager.fine_grained, manager.block, self.layout.hash_block)
+
+    def serves(self, group: LookupGroup, hit: int, looked_at: int) -> Needed:
+        """What a hit needs of this group, the unit behind it included if it drops."""
+        spec = self.layout.groups[group.groups[0]]
+        if group.drops:
+            return needed_behind(spec, hit, self.dropped(group), looked_at)
+        return needed(spec, hit, looked_at)
+
+    def beyond(self, group: LookupGroup, hit: int) -> int:
+        """How far a lookup that grants this hit looks."""
+        return hit + self.dropped(group) if group.drops else hit
+
+
+class _Seen(NamedTuple):
+    """Answers of one way through a lookup."""
+
+    answers: dict[Any, bool]
+    cached: dict[int, Callable[[int], Condition]]
+
+    @property
+    def happens(self) -> Condition:
+        """That exactly this is cached, of what was asked for."""
+        bits = [(self.cached[group](length), there) for (group, length), there in self.answers.items()]
+        return every(*(bit if there else negated(bit) for bit, there in bits))
+
+    def misses(self, group: int, wanted: Needed) -> bool:
+        """Whether it was seen that something wanted is not cached."""
+        return any(all(self.answers.get((group, length)) is False for length in lengths) for lengths in wanted)
+
+    def met(self, group: int, wanted: Needed) -> Condition:
+        """Whether all that is wanted is cached. What was seen is known already."""
+        return every(*(self._one(group, lengths) for lengths in wanted))
+
+    def _one(self, group: int, lengths: list[int]) -> Condition:
+        answers = {length: self.answers.get((group, length)) for length in lengths}
+        return some(*(self.cached[group](length) if seen is None else seen for length, seen in answers.items()))
+
+
+class _Everywhere:
+    """A claim about every way through, of which those that refute it are collected.
+
+    The smallest numbers come first; once a way refutes it, those with larger numbers are not collected any more.
+    """
+
+    def __init__(self) -> None:
+        self._broken: Condition = False
+        self._number: int | None = None
+
+    def holds(self, seen: _Seen, condition: Condition, number: int, where: Condition) -> None:
+        """It must hold on this way, whose ``number`` is told by ``where``."""
+        if condition is not True and self._number in (None, number):
+            self._broken = either(self._broken, every(where, seen.happens, negated(condition)))
+            self._number = number
+
+    @property
+    def always(self) -> Condition:
+        """Whether it holds on all ways."""
+        return negated(self._broken)
+
+
+def _shown(n: Numbers) -> Iterator[Run]:
+    """The cached prefixes of the counterexample, and a request that looks for them."""
+    of = LAYOUTS[n["layout"]]
+    kept = {index: n.get(f"cached in group {index}", []) for index in range(len(of.groups))}
+    least = n["known"] if "known" in n else n["cap"] + 1
+    for prompt in range(least, LONGEST + 2):
+        yield cached(of, kept, prompt)
+
+
+@law(
+    "agreement.finders",
+    "the lookup of one group returns a multiple of the granularity, at most the candidate, where the group has what a "
+    "hit needs, and the unit behind it if the group drops; full attention then serves all shorter hits too",
+    "R2.1 R2.3 R2.4 R2.6 R2.9 R3.6 R4.5 R4.6 R4.9",
+    SCOPE,
+    refutes="window-one-short",
+    instance="agreement.valid",
+    layouts=LAYOUTS,
+)
+def finders(s: Statement, faults: Faults) -> None:
+    """What ``agreement.fixpoint`` takes for granted."""
+    lookups = _Lookups(s, faults)
+    raises, bounded, valid, closed = _Everywhere(), _Everywhere(), _Everywhere(), _Everywhere()
+    cap, candidate = s.count("cap"), s.count("candidate")
+    for group in lookups.coordinator.lookup_groups:
+        for most in range(LONGEST + 1):
+            for length in range(most + 1):
+                limit = min(lookups.beyond(group, length), most)
+                where = both(equal(cap, most), equal(candidate, length))
+                for seen, hit in lookups.found(group, limit, group.drops):
+                    raises.holds(seen, hit is not None, most, where)
+                    got = hit[1] if hit else 0
+                    bounded.holds(seen, both(got <= length, aligned(got, lookups.unit)), most, where)
+                    valid.holds(seen, seen.met(group.groups[0], lookups.serves(group, got, limit)), most, where)
+                    shorter = range(0, got if group.whole_prefix else 0, lookups.unit)
+                    served = (seen.met(group.groups[0], lookups.serves(group, less, limit)) for less in shorter)
+                    closed.holds(seen, every(*served), most, where)
+
+    s.claim("no assertion of a lookup fails", raises.always)
+    s.claim("a multiple of the granularity, at most the candidate", bounded.always)
+    s.claim("the group has what such a hit needs", valid.always)
+    s.claim("full attention serves shorter hits", closed.always)
+
+
+@law(
+    "agreement.valid",
+    "no assertion of a lookup fails; the agreed hit is a multiple of the granularity within the cap, every group has "
+    "what it needs at exactly that length, EAGLE groups have found the unit behind it, and none adopts a block beyond it",
+    "R4.1 R4.2 R4.3 R4.5 R4.8 R4.9",
+    SCOPE,
+    refutes="single-pass-lookup drop-not-verified-again window-one-short mamba-looks-further "
+    "only-first-full-attention-trimmed last-token-not-computed no-capability-check",
+    replays=_shown,
+    layouts=LAYOUTS,
+)
+def valid(s: Statement, faults: Faults) -> None:
+    """Alignment alone would not see a lookup that asks each group once."""
+    lookups = _Lookups(s, faults)
+    raises, bounded, whole, serving = _Everywhere(), _Everywhere(), _Everywhere(), _Everywhere()
+    known = s.count("known")
+    for tokens in range(1, LONGEST + 1):
+        most = laws.cap(tokens, faults)
+        for seen, agreed in lookups.agreed(most):
+            where = equal(known, tokens)
+            raises.holds(seen, agreed is not None, tokens, where)
+            if agreed is None:
+                continue
+            blocks, length = agreed.blocks, agreed.length
+            bounded.holds(seen, both(length < tokens, aligned(length, lookups.unit)), tokens, where)
+            columns = [ceil_div(length, group.block_size) for group in lookups.layout.groups]
+            whole.holds(seen, [len(found) for found in blocks] == columns, tokens, where)
+            for group in lookups.coordinator.lookup_groups:
+                serves = lookups.serves(group, length, most)
+                serving.holds(seen, seen.met(group.groups[0], serves), tokens, where)
+
+    s.claim("no assertion of a lookup fails", raises.always)
+    s.claim("every group has what the hit needs", serving.always)
+    s.claim("it is a multiple of the granularity within the cap", bounded.always)
+    s.claim("tables end with the hit", whole.always)
+
+
+@law(
+    "agreement.complete",
+    "no longer hit would serve all groups",
+    "R4.2 R4.7",
+    SCOPE,
+    refutes="drop-repeated window-run-rounded-twice",
+    replays=_shown,
+    layouts=LAYOUTS[:-1],
+)
+def complete(s: Statement, faults: Faults) -> None:
+    """A unit that is dropped lies within the cap (R4.5)."""
+    lookups = _Lookups(s, faults)
+    longest = _Everywhere()
+    cap = s.count("cap")
+    groups = lookups.coordinator.lookup_groups
+    for most in range(LONGEST + 1):
+        for seen, agreed in lookups.agreed(most):
+            least = agreed.length + lookups.unit if agreed else most + 1
+            for hit in range(least, most + 1, lookups.unit):
+                wanted = {group.groups[0]: lookups.serves(group, hit, most) for group in groups}
+                beyond = any(lookups.beyond(group, hit) > most for group in groups)
+                if not beyond and not any(map(seen.misses, wanted, wanted.values())):
+                    longest.holds(seen, negated(every(*map(seen.met, wanted, wanted.values()))), most, equal(cap, most))
+
+    s.claim("no longer hit serves all groups", longest.always)
+
+
+@law(
+    "agreement.fixpoint",
+    "from any candidate on, the loop over the groups ends, and where it ends every group serves the hit, and every "
+    "group that drops has found the unit behind it",
+    "R4.1 R4.2 R4.3 R4.4 R4.7 R4.8",
+    f"1 to {MOST_GROUPS} groups, any of them full attention or EAGLE, lengths without a bound; of lookups only what "
+    "agreement.finders proves",
+    refutes="drop-not-verified-again last-token-not-computed",
+    instance="agreement.valid",
+)
+def fixpoint(s: Statement, faults: Faults) -> None:
+    """One round, from anything that a round before it may have left."""
+    known, length = s.count("known"), s.count("candidate")
+    cap = laws.cap(known, faults)
+    s.given(known > 0, length <= cap)
+    groups = [_Member(s, index) for index in range(1, MOST_GROUPS + 1)]
+    verified = [s.truth(f"verified {group.index}") for group in groups]
+    verified_before, candidate = list(verified), length
+    for group in groups:
+        s.given(implies(verified[group.index - 1], group.has_unit_behind(length)))
+        s.given(implies(group.looked_up, group.still_served(length)))
+    for place, group in enumerate(groups):
+        first = negated(both(group.whole_prefix, group.looked_up))
+        asked = both(group.there, first)
+        dropped = both(group.eagle, negated(verified[place]))
+        s.given(implies(asked, group.answers(candidate, both(dropped, group.drops))))
+        got = ite(asked, group.got, ite(group.there, minimum(candidate, group.got), candidate))
+        shortened = both(asked, got < candidate)
+        verified = [ite(asked, laws.drop_stands(was, shortened, dropped, faults), was) for was in verified]
+        verified[place] = either(verified[place], both(asked, laws.drop_verified(dropped, faults)))
+        candidate = got
+    ends = candidate >= length
+
+    s.claim("no round adds to the hit", candidate <= length)
+    s.claim("one token is left to compute", candidate < known)
+    for group in groups:
+        s.claim(f"group {group.index} serves the hit", group.serves(candidate), when=both(ends, group.there))
+        behind = group.has_unit_behind(candidate)
+        s.claim(f"group {group.index} has the unit behind it", behind, when=every(ends, group.there, group.drops))
+        s.claim(
+            f"what is verified of group {group.index} is true for the next round",
+            behind,
+            when=every(negated(ends), group.there, group.drops, verified[group.index - 1]),
+        )
+        s.claim(
+            f"what is left of group {group.index} is enough for the next round",
+            group.still_served(candidate),
+            when=every(negated(ends), group.there, group.whole_prefix),
+        )
+    one, two, *others = groups
+    earlier = (*verified_before, *(group.looked_up for group in groups), *(group.there for group in others))
+    kinds = every(one.there, one.whole_prefix, two.there, negated(two.whole_prefix))
+    s.claim(
+        "full attention and one other group agree after one round",
+        every(one.serves(candidate), two.serves(candidate), implies(two.drops, two.has_unit_behind(candidate))),
+        when=both(kinds, negated(some(*earlier))),
+    )
+
+
+class _Member:
+    """One group in the loop. ``got``: what its lookup returns, in this round or, of full attention, before."""
+
+    def __init__(self, s: Statement, index: int) -> None:
+        self.index = index
+        self.there = s.truth(f"there is group {index}")
+        self.whole_prefix = s.truth(f"full attention {index}")
+        self.mamba = s.truth(f"Mamba {index}")
+        self.eagle = s.truth(f"EAGLE {index}")
+        self.looked_up = s.truth(f"looked up {index}")
+        self.got = s.count(f"hit of group {index}")
+        self._valid, self._behind = s.predicate(f"valid {index}"), s.predicate(f"behind {index}")
+        s.given(negated(both(self.whole_prefix, self.mamba)))
+
+    @property
+    def drops(self) -> Condition:
+        """Mamba never does (R4.9)."""
+        return both(self.eagle, negated(self.mamba))
+
+    def serves(self, length: Any) -> Condition:
+        """Full attention serves whatever is not longer than what it found."""
+        return ite(self.whole_prefix, length <= self.got, self._valid(length))
+
+    def has_unit_behind(self, length: Any) -> Condition:
+        """The same of the unit behind."""
+        found = self._behind(self.got)
+        return ite(self.whole_prefix, both(length <= self.got, found), self._behind(length))
+
+    def still_served(self, length: Any) -> Condition:
+        """Full attention that was looked up before found as much at least, and dropped if it drops."""
+        found = both(length <= self.got, implies(self.eagle, self._behind(self.got)))
+        return implies(self.whole_prefix, found)
+
+    def answers(self, candidate: Any, dropped: Condition) -> Condition:
+        """The contract of a lookup at a candidate."""
+        return every(self.got <= candidate, self._valid(self.got), implies(dropped, self._behind(self.got)))
