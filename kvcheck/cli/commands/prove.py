@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Sequence
 
@@ -29,10 +28,13 @@ def command(laws: tuple[str, ...], target: str, json_file: str | None, no_color:
     if not is_model(target):
         raise InputError(f"{target}: only the model can be proved ({MODEL}, {MODEL}+FAULT or {MODEL}@X.Y.Z)")
     faults, chosen = faults_of(target), _chosen(laws)
-    if importlib.util.find_spec("z3") is None:
-        raise InputError("proofs need Z3: pip install 'kvcheck[prove]', or pip install z3-solver")
-    from kvcheck.prover.check import check, uncovered, verdict  # noqa: PLC0415  the prover is optional
-    from kvcheck.report.proofs import proof_report, show_proof, show_proofs_verdict  # noqa: PLC0415
+    try:
+        from kvcheck.prover.check import check, uncovered, verdict  # noqa: PLC0415  the prover is optional
+        from kvcheck.report.proofs import proof_report, show_proof, show_proofs_verdict  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name != "z3":
+            raise
+        raise InputError("proofs need Z3: pip install 'kvcheck[prove]', or pip install z3-solver") from error
 
     began = time.monotonic()
     checked = check(chosen, target, lambda one: show_proof(screen, one))

@@ -250,7 +250,7 @@ def finders(s: Statement, faults: Faults) -> None:
 @law(
     "agreement.valid",
     "no assertion of a lookup fails; the agreed hit is a multiple of the granularity within the cap, every group has "
-    "what it needs at exactly that length, EAGLE groups have found the unit behind it, and none adopts a block beyond it",
+    "what it needs at exactly that length, EAGLE groups have found the unit behind, and none adopts a block beyond it",
     "R4.1 R4.2 R4.3 R4.5 R4.8 R4.9",
     SCOPE,
     refutes="single-pass-lookup drop-not-verified-again window-one-short mamba-looks-further "
@@ -352,8 +352,8 @@ def fixpoint(s: Statement, faults: Faults) -> None:
         s.claim(f"group {group.index} has the unit behind it", behind, when=every(ends, group.there, group.drops))
         s.claim(
             f"what is verified of group {group.index} is true for the next round",
-            behind,
-            when=every(negated(ends), group.there, group.drops, verified[group.index - 1]),
+            implies(verified[group.index - 1], behind),
+            when=every(negated(ends), group.there, group.drops),
         )
         s.claim(
             f"what is left of group {group.index} is enough for the next round",

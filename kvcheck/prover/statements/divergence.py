@@ -31,7 +31,7 @@ def _valid_shown(n: Numbers) -> Iterator[Run]:
 
 @law(
     "divergence.valid",
-    "whatever the connector answers, a request resumes where every group has valid state: its own, or loaded up to there",
+    "whatever the connector answers, a request resumes where every group has valid state, its own or a loaded one",
     "R7.5 R7.5.1 R7.5.2 R7.6 R7.7",
     f"full attention with 1 to {MOST_GROUPS - 1} other groups, validity of lengths uninterpreted",
     refutes="diverged-hit-maximum diverged-no-fallback",
@@ -62,8 +62,8 @@ def valid(s: Statement, faults: Faults) -> None:
             when=equal(external, 0),
         )
         s.claim(
-            f"{index + 1} groups have it, or a load that goes beyond what they have",
-            every(*(either(serves(local), own < local + external) for own, serves in held)),
+            f"{index + 1} groups have it, or a load that goes on from what they have",
+            every(*(either(serves(local), ite(take, agreed, own) <= local + external) for own, serves in held)),
             when=external > 0,
         )
 

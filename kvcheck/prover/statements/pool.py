@@ -8,7 +8,7 @@ the model's own pool.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -151,9 +151,8 @@ def give_up(state: Blocks, it: Subject, faults: Faults) -> Blocks:
 
 def end_pass(state: Blocks, _it: Subject, faults: Faults) -> Blocks:
     """The copies of a pass are planned, and their ends are released (R6.3)."""
-    refs = state.refs
-    if not faults.copy_ends_not_kept:
-        refs = tuple(count - ends for count, ends in zip(refs, state.ends, strict=True))
+    released = tuple(count - ends for count, ends in zip(state.refs, state.ends, strict=True))
+    refs = state.refs if faults.copy_ends_not_kept else released
     free = tuple(either(was, equal(count, 0)) for was, count in zip(state.free, refs, strict=True))
     return dataclasses.replace(state, refs=refs, free=free, ends=(0,) * len(refs))
 
@@ -187,10 +186,10 @@ HAPPENINGS: tuple[Happening, ...] = (take, share, hit_inside, register, fill, wr
 
 def owned(state: Blocks) -> Condition:
     """References are what tables and copies hold, and a block without any is free."""
-    blocks = range(len(state.refs))
-    holders = [sum(ite(row[i], 1, 0) for row in state.held) + state.ends[i] for i in blocks]
-    counted = (equal(state.refs[i], holders[i]) for i in blocks)
-    return every(*counted, *(_same(state.free[i], equal(state.refs[i], 0)) for i in blocks))
+    held = zip(*state.held, strict=True)
+    blocks = list(zip(state.refs, state.free, state.ends, held, strict=True))
+    counted = (equal(refs, sum(ite(one, 1, 0) for one in holders) + ends) for refs, _, ends, holders in blocks)
+    return every(*counted, *(_same(free, equal(refs, 0)) for refs, free, _, _ in blocks))
 
 
 def _same(left: Condition, right: Condition) -> Condition:
@@ -242,7 +241,7 @@ def ownership(s: Statement, faults: Faults) -> None:
         name = happening.__name__.replace("_", " ")
         s.claim(f"references after: {name}", owned(after), when=when)
         s.claim(f"keys after: {name}", named(after), when=when)
-    s.claim("an empty pool", both(owned(_empty()), named(_empty())))
+    s.claim("an empty pool", both(owned(empty()), named(empty())))
 
 
 def _any_state(s: Statement) -> Blocks:
@@ -268,12 +267,8 @@ def _any_state(s: Statement) -> Blocks:
     )
 
 
-def _empty(blocks: int = BLOCKS, requests: int = REQUESTS) -> Blocks:
-    nothing, numbers = (False,) * blocks, (0,) * blocks
-    nobody = (nothing,) * requests
-    return Blocks(numbers, (True,) * blocks, nothing, nothing, numbers, nobody, nobody, nobody)
-
-
-def empty(blocks: Sequence[int], requests: int) -> Blocks:
-    """A pool of these blocks, of which nobody holds any."""
-    return _empty(len(blocks), requests)
+def empty() -> Blocks:
+    """A pool of which nobody holds a block."""
+    nothing, numbers = (False,) * BLOCKS, (0,) * BLOCKS
+    nobody = (nothing,) * REQUESTS
+    return Blocks(numbers, (True,) * BLOCKS, nothing, nothing, numbers, nobody, nobody, nobody)
