@@ -8,11 +8,14 @@ from collections.abc import Callable
 
 import pytest
 
+from kvcheck.engines.execution import Execution
 from kvcheck.engines.judging import judge_run
 from kvcheck.model import laws as model_laws
+from kvcheck.model.actions import Arrive
 from kvcheck.model.faults import NO_FAULTS, faults_on
 from kvcheck.prover.law import Law, all_laws
 from kvcheck.prover.replay import replay
+from kvcheck.prover.runs import STEP, group, layout, mtp
 from kvcheck.prover.solve import Result, prove
 from kvcheck.targets.loading import load_target
 
@@ -61,3 +64,32 @@ def test_premises_that_nothing_checks_are_told_with_what_happens_without_them() 
     ((premise, numbers),) = proofs["lookahead.covered"].needs.items()
     assert premise == "no unit that a group drops is shorter than the lookahead"
     assert numbers["scheduler block"] >= numbers["lookahead"] > numbers["block"]
+
+
+# ---- R9.1: drafts of several modules where hits end inside blocks ----------------------------------------------------
+
+
+def draft_entries_of_others(block: int, shared: int) -> list[tuple[str, int, int]]:
+    """Entries of the drafter that a request reads (its label, group, position) though they go with other tokens; it
+    shares so many tokens with one before. The drafter reads 2 tokens ahead, h is ``block``."""
+    of = layout(group("full", block), group("mamba", 2 * block), drafter=mtp(1))
+    assert (of.partial_hits, of.hash_block, of.prefill_lookahead) == (True, block, 2)
+    execution = Execution(load_target("model").start(of), of)
+    prefix = tuple(range(1, shared + 1))
+    actions = [
+        Arrive(label="a", prompt=(*prefix, 40)),
+        *STEP * 3,
+        Arrive(label="b", prompt=(*prefix, 50, 51, 52), max_tokens=2),
+        *STEP * 3,
+    ]
+    wrong = [read for action in actions for read in execution.apply(action).wrong]
+    assert {read.what for read in wrong} <= {"draft"}
+    return sorted({(read.label, read.group, read.position) for read in wrong})
+
+
+def test_r9_1_a_drop_below_the_lookahead_lets_a_drafter_read_what_goes_with_other_tokens() -> None:
+    assert draft_entries_of_others(1, 7) == [("b", 0, 5)]
+
+
+def test_r9_1_a_drop_as_long_as_the_lookahead_does_not() -> None:
+    assert [draft_entries_of_others(2, shared) for shared in range(2, 20)] == [[]] * 18

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from kvcheck.model import laws
@@ -144,16 +145,16 @@ class _Lookups:
         manager = group.manager
         return laws.drop_unit(self.coordinator.partial, manager.fine_grained, manager.block, self.layout.hash_block)
 
-    def serves(self, group: LookupGroup, hit: int, looked_at: int) -> Needed:
+    def serves(self, group: LookupGroup, hit: int, looked_at: int, drops: bool) -> Needed:
         """What a hit needs of this group, the unit behind it included if it drops."""
         spec = self.layout.groups[group.groups[0]]
-        if group.drops:
+        if drops:
             return needed_behind(spec, hit, self.dropped(group), looked_at)
         return needed(spec, hit, looked_at)
 
-    def beyond(self, group: LookupGroup, hit: int) -> int:
+    def beyond(self, group: LookupGroup, hit: int, drops: bool) -> int:
         """How far a lookup that grants this hit looks."""
-        return hit + self.dropped(group) if group.drops else hit
+        return hit + self.dropped(group) if drops else hit
 
 
 class _Seen(NamedTuple):
@@ -227,19 +228,19 @@ def finders(s: Statement, faults: Faults) -> None:
     lookups = _Lookups(s, faults)
     raises, bounded, valid, closed = _Everywhere(), _Everywhere(), _Everywhere(), _Everywhere()
     cap, candidate = s.count("cap"), s.count("candidate")
-    for group in lookups.coordinator.lookup_groups:
-        for most in range(LONGEST + 1):
-            for length in range(most + 1):
-                limit = min(lookups.beyond(group, length), most)
-                where = both(equal(cap, most), equal(candidate, length))
-                for seen, hit in lookups.found(group, limit, group.drops):
-                    raises.holds(seen, hit is not None, most, where)
-                    got = hit[1] if hit else 0
-                    bounded.holds(seen, both(got <= length, aligned(got, lookups.unit)), most, where)
-                    valid.holds(seen, seen.met(group.groups[0], lookups.serves(group, got, limit)), most, where)
-                    shorter = range(0, got if group.whole_prefix else 0, lookups.unit)
-                    served = (seen.met(group.groups[0], lookups.serves(group, less, limit)) for less in shorter)
-                    closed.holds(seen, every(*served), most, where)
+    for group, most in product(lookups.coordinator.lookup_groups, range(LONGEST + 1)):
+        index = group.groups[0]
+        for length, drops in product(range(most + 1), {False, group.drops}):
+            limit = min(lookups.beyond(group, length, drops), most)
+            where = both(equal(cap, most), equal(candidate, length))
+            for seen, hit in lookups.found(group, limit, drops):
+                raises.holds(seen, hit is not None, most, where)
+                got = hit[1] if hit else 0
+                bounded.holds(seen, both(got <= length, aligned(got, lookups.unit)), most, where)
+                valid.holds(seen, seen.met(index, lookups.serves(group, got, limit, drops)), most, where)
+                shorter = range(0, got if group.whole_prefix else 0, lookups.unit)
+                served = (seen.met(index, lookups.serves(group, less, limit, drops)) for less in shorter)
+                closed.holds(seen, every(*served), most, where)
 
     s.claim("no assertion of a lookup fails", raises.always)
     s.claim("a multiple of the granularity, at most the candidate", bounded.always)
@@ -275,7 +276,7 @@ def valid(s: Statement, faults: Faults) -> None:
             columns = [ceil_div(length, group.block_size) for group in lookups.layout.groups]
             whole.holds(seen, [len(found) for found in blocks] == columns, tokens, where)
             for group in lookups.coordinator.lookup_groups:
-                serves = lookups.serves(group, length, most)
+                serves = lookups.serves(group, length, most, group.drops)
                 serving.holds(seen, seen.met(group.groups[0], serves), tokens, where)
 
     s.claim("no assertion of a lookup fails", raises.always)
@@ -303,8 +304,8 @@ def complete(s: Statement, faults: Faults) -> None:
         for seen, agreed in lookups.agreed(most):
             least = agreed.length + lookups.unit if agreed else most + 1
             for hit in range(least, most + 1, lookups.unit):
-                wanted = {group.groups[0]: lookups.serves(group, hit, most) for group in groups}
-                beyond = any(lookups.beyond(group, hit) > most for group in groups)
+                wanted = {group.groups[0]: lookups.serves(group, hit, most, group.drops) for group in groups}
+                beyond = any(lookups.beyond(group, hit, group.drops) > most for group in groups)
                 if not beyond and not any(map(seen.misses, wanted, wanted.values())):
                     longest.holds(seen, negated(every(*map(seen.met, wanted, wanted.values()))), most, equal(cap, most))
 
