@@ -120,6 +120,13 @@ def test_a_worker_that_grew_is_replaced_between_runs() -> None:
         watched.close()
 
 
+def test_the_memory_of_a_parent_is_not_that_of_its_worker() -> None:
+    ask = "from kvcheck.engines.pulse import memory_mb; print(memory_mb())"
+    parent = f"import subprocess, sys; held = b'x' * 300_000_000; subprocess.run([sys.executable, '-c', {ask!r}])"
+    done = subprocess.run([sys.executable, "-c", parent], capture_output=True, text=True, check=True)
+    assert 0 < int(done.stdout) < 200
+
+
 def test_a_worker_that_holds_far_too_much_is_killed() -> None:
     watched = toy(limits=Limits(stall_seconds=5, memory_mb=60))
     try:
