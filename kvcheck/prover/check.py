@@ -36,16 +36,36 @@ class Checked:
         return ""
 
 
-def check(laws: Sequence[Law], spec: str, told: Callable[[Checked], None]) -> list[Checked]:
-    """Prove each of these laws for a model with its faults. ``told`` hears of each when it is over."""
-    faults = faults_of(spec)
-    checked = []
-    for law in laws:
-        proof = prove(law, faults)
-        one = Checked(proof, replay(proof, spec) if proof.result is Result.REFUTED else None)
-        told(one)
-        checked.append(one)
-    return checked
+class Proving:
+    """Proofs of laws for a model with its faults. ``told`` hears of each when it is over."""
+
+    def __init__(self, spec: str, told: Callable[[Checked], None]) -> None:
+        self._spec, self._told = spec, told
+        self._faults = faults_of(spec)
+        self.checked: list[Checked] = []
+        self.interrupted = False
+
+    def run(self, laws: Sequence[Law]) -> list[Checked]:
+        """Prove each of these; what was proved before an interrupt."""
+        for law in laws:
+            if self.interrupted:
+                break
+            proof = prove(law, self._faults)
+            one = Checked(proof, replay(proof, self._spec) if proof.result is Result.REFUTED else None)
+            self._told(one)
+            self.checked.append(one)
+        return self.checked
+
+    def interrupt(self) -> None:
+        """End with the law that is being proved."""
+        self.interrupted = True
+
+    kill = interrupt
+
+    @property
+    def found_something(self) -> bool:
+        """Whether a counterexample was found that replays."""
+        return any(one.shown for one in self.checked)
 
 
 def uncovered(laws: Sequence[Law], faults: Faults) -> list[str]:
@@ -54,8 +74,9 @@ def uncovered(laws: Sequence[Law], faults: Faults) -> list[str]:
     return [name for name in on if not any(name in law.refutes for law in laws)]
 
 
-def verdict(checked: Sequence[Checked], not_covered: Sequence[str]) -> str:
+def verdict(checked: Sequence[Checked], not_covered: Sequence[str], interrupted: bool = False) -> str:
     """Violated: some counterexample replays. Passed: every law is proved, and there is no fault that none is about."""
-    if any(one.refuted and not one.undetermined for one in checked):
+    if any(one.shown for one in checked):
         return "violated"
-    return "undetermined" if not_covered or any(one.undetermined for one in checked) else "passed"
+    doubtful = interrupted or not_covered or any(one.undetermined for one in checked)
+    return "undetermined" if doubtful else "passed"

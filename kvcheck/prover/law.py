@@ -23,7 +23,8 @@ Replays = Callable[[Numbers], Iterator[Run]]
 @dataclass(frozen=True)
 class Law:
     """``scope``: which numbers are symbolic and which literal, besides those that the encoding decides.
-    ``refutes``: the faults that make it wrong. ``replays``: from a counterexample to runs that may show it.
+    ``refutes``: the faults that make it wrong. ``replays``: from a counterexample to runs that may break one of the
+    invariants that it ``shows`` as, of which only the beginnings are told.
     ``layouts``: those that it is said for, if whole layouts are literal; a counterexample tells which, by ``layout``.
     ``instance``: another law, whose counterexample is replayed for a law about things without numbers."""
 
@@ -34,6 +35,7 @@ class Law:
     refutes: tuple[str, ...]
     says: Says
     replays: Replays | None = None
+    shows: tuple[str, ...] = ()
     layouts: tuple[Layout, ...] = ()
     instance: str = ""
 
@@ -72,6 +74,7 @@ def law(
     scope: str,
     refutes: str = "",
     replays: Replays | None = None,
+    shows: str = "",
     layouts: tuple[Layout, ...] = (),
     instance: str = "",
 ) -> Callable[[Says], Says]:
@@ -81,7 +84,18 @@ def law(
         faults = tuple(refutes.split())
         assert identifier not in LAWS
         assert set(faults) <= set(FAULTS), faults
-        LAWS[identifier] = Law(identifier, claim, tuple(rules.split()), scope, faults, says, replays, layouts, instance)
+        LAWS[identifier] = Law(
+            identifier,
+            claim,
+            tuple(rules.split()),
+            scope,
+            faults,
+            says,
+            replays,
+            tuple(shows.split()),
+            layouts,
+            instance,
+        )
         return says
 
     return register

@@ -25,8 +25,8 @@ class Shown(NamedTuple):
 
 
 def replay(proof: Proof, spec: str) -> Shown | None:
-    """The first run around a counterexample's numbers that breaks an invariant on ``spec`` and, if that has faults,
-    none on the model without."""
+    """The first run around a counterexample's numbers that breaks an invariant of the law's on ``spec`` and, if that
+    has faults, none at all on the model without."""
     law, numbers = proof.law, proof.numbers
     if law.instance:
         law = LAWS[law.instance]
@@ -37,7 +37,7 @@ def replay(proof: Proof, spec: str) -> Shown | None:
     for run in islice(law.replays(numbers), MOST_RUNS):
         if problems(run.layout):
             continue
-        violations = judge_run(faulty, run).violations
-        if violations and (spec == MODEL or not judge_run(sound, run).violations):
-            return Shown(run, violations[0].signature)
+        shown = [v for v in judge_run(faulty, run).violations if v.invariant.startswith(law.shows)]
+        if shown and (spec == MODEL or not judge_run(sound, run).violations):
+            return Shown(run, shown[0].signature)
     return None

@@ -135,6 +135,7 @@ def _possible(solver: z3.Solver, condition: Condition, what: str) -> bool:
 def _solver(premises: Sequence[Condition], limit_ms: int) -> z3.Solver:
     solver = z3.Solver()
     solver.set("timeout", limit_ms)
+    solver.set("ctrl_c", False)  # an interrupt is for us; Z3 would take it and say that it does not know
     solver.add(*premises)
     return solver
 

@@ -62,13 +62,16 @@ def show_proofs_verdict(
     screen.verdict(verdict, f": {', '.join(counts)} ({len(checked)} laws, {seconds:.0f} s)")
 
 
-def proof_report(verdict: str, target: str, checked: Sequence[Checked], not_covered: Sequence[str]) -> dict[str, Any]:
+def proof_report(
+    verdict: str, target: str, checked: Sequence[Checked], not_covered: Sequence[str], interrupted: bool
+) -> dict[str, Any]:
     """The JSON report."""
     return {
         "version": 1,
         "kvcheck": kvcheck.__version__,
         "verdict": verdict,
         "target": target,
+        "interrupted": interrupted,
         "laws": [_entry(one) for one in checked],
         "not_covered": list(not_covered),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -13,7 +14,7 @@ import z3
 from kvcheck.model import arith
 from kvcheck.model.arith import equal, floor_div, round_down
 from kvcheck.model.faults import NO_FAULTS, faults_on
-from kvcheck.prover.check import Checked, check, uncovered, verdict
+from kvcheck.prover.check import Checked, Proving, uncovered, verdict
 from kvcheck.prover.law import Law, all_laws
 from kvcheck.prover.replay import replay
 from kvcheck.prover.solve import Proof, Result, prove
@@ -117,7 +118,7 @@ def test_what_cannot_be_said_or_decided_in_some_numbers_is_said_in_others(
 
 def test_a_counterexample_that_does_not_replay_is_undetermined() -> None:
     wrong = law_of(lambda s: s.claim("it is small", s.count("n") < 7), replays=lambda _: iter(()))
-    (checked,) = check([wrong], "model", lambda _: None)
+    (checked,) = Proving("model", lambda _: None).run([wrong])
     assert checked.refuted
     assert "does not replay" in checked.undetermined
     assert verdict([checked], []) == "undetermined"
@@ -130,12 +131,28 @@ def test_a_counterexample_must_not_show_on_the_model_without_the_fault() -> None
     assert replay(proof, "model+junction-not-kept") is None
 
 
+def test_a_run_that_breaks_something_else_is_no_replay() -> None:
+    (law,) = [law for law in all_laws() if law.id == "windows.asked"]
+    proof = prove(law, faults_on(["window-one-short"]))
+    proof.law = replace(law, shows=("estimate.",))
+    assert replay(proof, "model+window-one-short") is None
+
+
 def test_faults_that_no_law_is_about_leave_it_undetermined() -> None:
     (law,) = [law for law in all_laws() if law.id == "windows.asked"]
     assert uncovered([law], faults_on(["window-one-short", "junction-not-kept"])) == ["junction-not-kept"]
-    checked = check([law], "model+junction-not-kept", lambda _: None)
+    checked = Proving("model+junction-not-kept", lambda _: None).run([law])
     assert verdict(checked, []) == "passed"
     assert verdict(checked, ["junction-not-kept"]) == "undetermined"
+
+
+def test_an_interrupted_proof_keeps_what_is_over_and_does_not_pass() -> None:
+    laws = [law for law in all_laws() if law.id.startswith("windows.")]
+    proving = Proving("model", lambda _: proving.interrupt())
+    checked = proving.run(laws)
+    assert [one.proof.law.id for one in checked] == ["windows.given-up"]
+    assert verdict(checked, [], proving.interrupted) == "undetermined"
+    assert not proving.found_something
 
 
 # ---- counterexamples -------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import click
 
+from kvcheck.cli.interrupt import interruptible
 from kvcheck.cli.options import color_option, finish, json_option, screen_for, target_option
 from kvcheck.files import InputError
 from kvcheck.prover.law import Law, all_laws
@@ -29,7 +30,7 @@ def command(laws: tuple[str, ...], target: str, json_file: str | None, no_color:
         raise InputError(f"{target}: only the model can be proved ({MODEL}, {MODEL}+FAULT or {MODEL}@X.Y.Z)")
     faults, chosen = faults_of(target), _chosen(laws)
     try:
-        from kvcheck.prover.check import check, uncovered, verdict  # noqa: PLC0415  the prover is optional
+        from kvcheck.prover.check import Proving, uncovered, verdict  # noqa: PLC0415  the prover is optional
         from kvcheck.report.proofs import proof_report, show_proof, show_proofs_verdict  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name != "z3":
@@ -37,11 +38,16 @@ def command(laws: tuple[str, ...], target: str, json_file: str | None, no_color:
         raise InputError("proofs need Z3: pip install 'kvcheck[prove]', or pip install z3-solver") from error
 
     began = time.monotonic()
-    checked = check(chosen, target, lambda one: show_proof(screen, one))
+    proving = Proving(target, lambda one: show_proof(screen, one))
+    with interruptible(proving, screen):
+        checked = proving.run(chosen)
+    if proving.interrupted:
+        screen.line(f"interrupted after {len(checked)} of {len(chosen)} laws")
     not_covered = uncovered(chosen, faults)
-    result = verdict(checked, not_covered)
+    result = verdict(checked, not_covered, proving.interrupted)
     show_proofs_verdict(screen, result, checked, not_covered, time.monotonic() - began)
-    return finish(json_file, proof_report(result, target, checked, not_covered), result)
+    report = proof_report(result, target, checked, not_covered, proving.interrupted)
+    return finish(json_file, report, result)
 
 
 def _chosen(names: Sequence[str]) -> list[Law]:

@@ -257,6 +257,7 @@ def finders(s: Statement, faults: Faults) -> None:
     refutes="single-pass-lookup drop-not-verified-again window-one-short mamba-looks-further "
     "only-first-full-attention-trimmed last-token-not-computed no-capability-check",
     replays=_shown,
+    shows="agreement. registration.complete system.exception",
     layouts=LAYOUTS,
 )
 def valid(s: Statement, faults: Faults) -> None:
@@ -292,6 +293,7 @@ def valid(s: Statement, faults: Faults) -> None:
     SCOPE,
     refutes="drop-repeated window-run-rounded-twice",
     replays=_shown,
+    shows="hits.",
     layouts=LAYOUTS[:-1],
 )
 def complete(s: Statement, faults: Faults) -> None:

@@ -45,6 +45,7 @@ def _group(n: Numbers, index: int) -> Group:
     f"2 to {MOST_GROUPS} groups of any kinds",
     refutes="no-capability-check",
     replays=_exact_shown,
+    shows="system.exception",
 )
 def exact(s: Statement, faults: Faults) -> None:
     """A lookup that looks at whole blocks only asserts that the granularity is a multiple of its block."""

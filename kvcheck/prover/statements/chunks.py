@@ -59,6 +59,7 @@ def _chunk(s: Statement, faults: Faults) -> Chunk:
     "any chunk, budget, threshold, junction",
     refutes="chunk-starts-off-grid chunk-past-last-boundary",
     replays=chunks_shown,
+    shows="registration.names",
 )
 def ends(s: Statement, faults: Faults) -> None:
     """Stops strictly inside a chunk are mandatory."""
@@ -99,6 +100,7 @@ def _progress_shown(n: Numbers) -> Iterator[Run]:
     "any chunk as long as budget and threshold allow, any lookahead",
     refutes="chunk-floored-to-zero largest-chunk-ignores-slots mtp-reserve-over-stop",
     replays=_progress_shown,
+    shows="progress.",
 )
 def progress(s: Statement, faults: Faults) -> None:
     """A layout with a lookahead of m tokens has a budget of more than 2 m."""

@@ -36,6 +36,7 @@ def _valid_shown(n: Numbers) -> Iterator[Run]:
     f"full attention with 1 to {MOST_GROUPS - 1} other groups, validity of lengths uninterpreted",
     refutes="diverged-hit-maximum diverged-no-fallback",
     replays=_valid_shown,
+    shows="agreement.resume",
 )
 def valid(s: Statement, faults: Faults) -> None:
     """Known of validity: each group's own hit, and for every group the agreed length."""
@@ -85,6 +86,7 @@ def _external_shown(n: Numbers) -> Iterator[Run]:
     "any hit, any answer",
     refutes="external-beside-tail",
     replays=_external_shown,
+    shows="hits.",
 )
 def external(s: Statement, faults: Faults) -> None:
     """The connector counts its answer from what it was told."""

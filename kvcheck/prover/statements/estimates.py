@@ -50,6 +50,7 @@ def _attention_shown(n: Numbers) -> Iterator[Run]:
     "any hit, load, lookahead, table",
     refutes="hit-blocks-not-counted copy-not-counted",
     replays=_attention_shown,
+    shows="estimate.covers",
 )
 def attention(s: Statement, faults: Faults) -> None:
     """``passed``: what lies below window or chunk where the request resumes; ``revived``: hit blocks that were free."""
@@ -88,6 +89,7 @@ def _states_shown(n: Numbers) -> Iterator[Run]:
     "any hit, load, number of speculative blocks, table",
     refutes="mamba-estimate-ignores-load copy-not-counted",
     replays=_states_shown,
+    shows="estimate.covers",
 )
 def states(s: Statement, faults: Faults) -> None:
     """The last hit column is the only one that is not null."""

@@ -230,6 +230,7 @@ def _ownership_shown(_numbers: Numbers) -> Iterator[Run]:
     f"{BLOCKS} blocks, {REQUESTS} requests, any state, any number of steps (an inductive invariant)",
     refutes="block-freed-twice copy-ends-not-kept registration-does-not-move hit-block-not-copied",
     replays=_ownership_shown,
+    shows="ownership. registration.",
 )
 def ownership(s: Statement, faults: Faults) -> None:
     """True of an empty pool, and kept by everything that happens."""

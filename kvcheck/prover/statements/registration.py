@@ -34,6 +34,7 @@ def _bounds_shown(n: Numbers) -> Iterator[Run]:
     "any number of tokens and of re-prefillable ones",
     refutes="eagle-bound-rounded bound-rounded-to-hash",
     replays=_bounds_shown,
+    shows="registration.",
 )
 def bounds(s: Statement, faults: Faults) -> None:
     """``reach``: any length that a hit can have."""

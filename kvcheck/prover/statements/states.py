@@ -35,6 +35,7 @@ def _tails_shown(n: Numbers) -> Iterator[Run]:
     "any numbers of tokens, re-prefillable ones and drafts",
     refutes="bound-rounded-to-hash mtp-registers-wrong-tail partial-tail-registered-twice",
     replays=_tails_shown,
+    shows="registration.names",
 )
 def tails(s: Statement, faults: Faults) -> None:
     """``state``: what the block's state stands after once all planned steps have run."""
@@ -75,6 +76,7 @@ def chunks_shown(n: Numbers) -> Iterator[Run]:
     "any chunk of any prefill, any budget",
     refutes="chunk-starts-off-grid chunk-past-last-boundary chunk-grid-smallest-block",
     replays=chunks_shown,
+    shows="registration.names",
 )
 def blocks(s: Statement, faults: Faults) -> None:
     """Only the state before the chunk and the one after it are in blocks that are not null (R1.19). ``bound``: any

@@ -37,6 +37,7 @@ def _window(n: Numbers) -> Group:
     "any window, chunk, lookahead, any number of tokens in flight and rejected",
     refutes="windows-move-on-planned",
     replays=_given_up_shown,
+    shows="content.",
 )
 def given_up(s: Statement, faults: Faults) -> None:
     """``position``: of a token in a block that was given up; ``token``: any that runs after that."""
@@ -80,6 +81,7 @@ def _resumed_shown(n: Numbers) -> Iterator[Run]:
     "any window, any number of hit and loaded tokens",
     refutes="load-window-one-short",
     replays=_resumed_shown,
+    shows="content.",
 )
 def resumed(s: Statement, faults: Faults) -> None:
     """``position``: of a token in a column that is left null."""
@@ -111,6 +113,7 @@ def _asked_shown(n: Numbers) -> Iterator[Run]:
     "any window, any boundary of blocks",
     refutes="window-one-short",
     replays=_asked_shown,
+    shows="agreement.valid",
 )
 def asked(s: Statement, faults: Faults) -> None:
     """The next token at a boundary sees the w - 1 tokens before it."""
@@ -131,6 +134,7 @@ def asked(s: Statement, faults: Faults) -> None:
     "any window, interval, boundary",
     refutes="window-one-short",
     replays=_asked_shown,
+    shows="agreement.valid",
 )
 def kept(s: Statement, faults: Faults) -> None:
     """``position``: of a token that the hit's next token sees, or behind the hit."""
