@@ -15,8 +15,9 @@ import z3
 from kvcheck.model.layout import Layout
 from kvcheck.prover.terms import Condition, Multiple, Tokens
 
-RATIOS = (1, 2, 3, 33)
-"""Literal ratios of one size to those that it is a multiple of."""
+RATIOS = (1, 2, 9, 33)
+"""Literal ratios of one size to those that it is a multiple of; odd ones are as usual as powers of two."""
+MOST_COMBINED = 3
 UNITS = (1, 2, 16, 272)
 """Literal sizes of h, in tokens."""
 
@@ -115,7 +116,16 @@ def stages(units: int, sizes: int) -> Iterator[list[Encoding]]:
     yield [Symbolic()]
     if not units:
         return
-    ratios = list(product(RATIOS, repeat=sizes))
+    ratios = list(_ratios(sizes))
     if sizes:
         yield [Radix(chosen) for chosen in ratios]
     yield [Literal(unit, chosen) for unit in UNITS for chosen in ratios]
+
+
+def _ratios(sizes: int) -> Iterator[tuple[int, ...]]:
+    """Ratios for so many sizes: all combinations for few of them, else each ratio in each place."""
+    if sizes <= MOST_COMBINED:
+        yield from product(RATIOS, repeat=sizes)
+        return
+    for first, step in product(range(len(RATIOS)), repeat=2):
+        yield tuple(RATIOS[(first + step * place) % len(RATIOS)] for place in range(sizes))

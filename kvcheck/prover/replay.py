@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from kvcheck.engines.judging import judge_run
 from kvcheck.model.actions import Run
 from kvcheck.model.layout import problems
@@ -26,7 +28,7 @@ class Shown(NamedTuple):
 
 def replay(proof: Proof, spec: str) -> Shown | None:
     """The first run around a counterexample's numbers that breaks an invariant of the law's on ``spec`` and, if that
-    has faults, none at all on the model without."""
+    has faults, none at all on the model without. It ends where it shows."""
     law, numbers = proof.law, proof.numbers
     if law.instance:
         law = LAWS[law.instance]
@@ -39,5 +41,5 @@ def replay(proof: Proof, spec: str) -> Shown | None:
             continue
         shown = [v for v in judge_run(faulty, run).violations if v.invariant.startswith(law.shows)]
         if shown and (spec == MODEL or not judge_run(sound, run).violations):
-            return Shown(run, shown[0].signature)
+            return Shown(replace(run, actions=run.actions[: shown[0].index + 1]), shown[0].signature)
     return None

@@ -27,7 +27,7 @@ def show_proof(screen: Screen, one: Checked) -> None:
 def _facts(one: Checked) -> Iterator[tuple[str, str]]:
     proof = one.proof
     yield "claim", f"{proof.law.claim} ({' '.join(proof.law.rules)})"
-    yield "holds for", proof.generality
+    yield "numbers", proof.generality
     for premise, numbers in proof.needs.items():
         yield "needs", f"{premise}; nothing checks that, and without it: {numbers_text(numbers)}"
     if one.undetermined:
