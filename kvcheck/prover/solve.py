@@ -36,13 +36,15 @@ class Result(StrEnum):
 @dataclass
 class Proof:
     """``sizes``: for which sizes of blocks. ``why``: what is unknown, or which claim is refuted. ``numbers``: the
-    counterexample. ``needs``: premises that nothing checks, each with what happens without it."""
+    counterexample, ``small`` if there is none with a smaller sum. ``needs``: premises that nothing checks, each with
+    what happens without it."""
 
     law: Law
     result: Result
     sizes: str = ""
     why: str = ""
     numbers: Numbers | None = None
+    small: bool = True
     needs: dict[str, Numbers] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -53,14 +55,22 @@ class Proof:
 
 
 def prove(law: Law, faults: Faults, limit_ms: int = LIMIT_MS) -> Proof:
-    """Try to prove it, in less general numbers if need be."""
+    """Try to prove it, in less general numbers if need be.
+
+    A counterexample that could not be made small is looked for again in the next numbers, which are easier.
+    """
     use_terms()
     began = time.monotonic()
+    large: Proof | None = None
     for encodings in _kinds(law, faults):
         symbolic = isinstance(encodings[0], Symbolic)
         proof = _stage(law, faults, encodings, min(limit_ms, SYMBOLIC_MS) if symbolic else limit_ms)
-        if proof.result is not Result.UNKNOWN:
+        if proof.result is Result.REFUTED and not proof.small:
+            large = large or proof
+        elif proof.result is Result.REFUTED or (proof.result is Result.PROVED and large is None):
             break
+    if proof.result is not Result.REFUTED and large is not None:
+        proof = large
     proof.seconds = time.monotonic() - began
     return proof
 
@@ -113,15 +123,16 @@ def _check(proof: Proof, statement: Statement, limit_ms: int) -> set[str]:
     for claim in statement.claims:
         if not _possible(solver, claim.when, claim.what):
             idle.add(claim.what)
-        elif (numbers := _refuted(solver, statement, claim)) is not None:
-            proof.result, proof.why, proof.numbers = Result.REFUTED, claim.what, numbers
+        elif (found := _refuted(solver, statement, claim)) is not None:
+            proof.result, proof.why = Result.REFUTED, claim.what
+            proof.numbers, proof.small = found
             break
     for need in () if proof.result is Result.REFUTED else statement.needs:
         others = [other.condition for other in statement.needs if other is not need]
         without = _solver([*statement.premises, *others], limit_ms)
         broken = (_refuted(without, statement, claim) for claim in statement.claims)
-        if (numbers := next((found for found in broken if found is not None), None)) is not None:
-            proof.needs.setdefault(need.what, numbers)
+        if (first := next((one for one in broken if one is not None), None)) is not None:
+            proof.needs.setdefault(need.what, first[0])
     return idle
 
 
@@ -140,41 +151,37 @@ def _solver(premises: Sequence[Condition], limit_ms: int) -> z3.Solver:
     return solver
 
 
-def _refuted(solver: z3.Solver, statement: Statement, claim: Claim) -> Numbers | None:
-    """A small counterexample, if there is one."""
+def _refuted(solver: z3.Solver, statement: Statement, claim: Claim) -> tuple[Numbers, bool] | None:
+    """A counterexample, if there is one, and whether it is the smallest."""
     solver.push()
     solver.add(claim.when, z3.Not(claim.holds))
     found = None
     if _possible(solver, True, claim.what):
-        found = _numbers(statement, _smallest(solver, list(statement.numbers.values())))
+        model, small = _smallest(solver, list(statement.numbers.values()))
+        found = {name: value_of(model, term) for name, term in statement.numbers.items()}, small
     solver.pop()
     return found
 
 
-def _numbers(statement: Statement, model: z3.ModelRef) -> Numbers:
-    return {name: value_of(model, term) for name, term in statement.numbers.items()}
-
-
-def _smallest(solver: z3.Solver, terms: Sequence[Any]) -> z3.ModelRef:
-    """A counterexample whose numbers have the smallest sum, or at least a small one."""
-    model, end = solver.model(), time.monotonic() + SMALLER_SECONDS
-    parts = [part for term in terms for part in parts_of(term)]
-    if not parts:
-        return model
-    total = z3.Sum(parts)
+def _smallest(solver: z3.Solver, terms: Sequence[Any]) -> tuple[z3.ModelRef, bool]:
+    """A counterexample whose numbers have a small sum, and whether there is no smaller one."""
+    model, end, sure = solver.model(), time.monotonic() + SMALLER_SECONDS, True
+    total = z3.Sum([z3.IntVal(0), *(part for term in terms for part in parts_of(term))])
     low, high = 0, _sum(model, total)
     solver.set("timeout", SMALLER_MS)
     while low < high and time.monotonic() < end:
         middle = (low + high) // 2
         solver.push()
         solver.add(total <= middle)
-        if solver.check() == z3.sat:
+        answer = solver.check()
+        if answer == z3.sat:
             model = solver.model()
             high = _sum(model, total)
         else:
             low = middle + 1
+            sure &= answer == z3.unsat
         solver.pop()
-    return model
+    return model, sure and low >= high
 
 
 def _sum(model: z3.ModelRef, total: Any) -> int:

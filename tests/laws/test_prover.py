@@ -14,6 +14,7 @@ import z3
 from kvcheck.model import arith
 from kvcheck.model.arith import equal, floor_div, round_down
 from kvcheck.model.faults import NO_FAULTS, faults_on
+from kvcheck.prover import solve
 from kvcheck.prover.check import Checked, Proving, uncovered, verdict
 from kvcheck.prover.law import Law, all_laws
 from kvcheck.prover.replay import replay
@@ -171,12 +172,37 @@ def test_a_counterexample_has_the_smallest_sum() -> None:
     assert proof.numbers == {"block": 2, "n": 1}
 
 
+def test_a_counterexample_that_cannot_be_made_small_is_looked_for_in_easier_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def says(s: Statement) -> None:
+        h = s.size("h")
+        block = s.size("block", of=[h])
+        s.claim("blocks are small", block < h + h + h)
+
+    monkeypatch.setattr(solve, "SMALLER_SECONDS", 0.0)
+    proof = proof_of(says)
+    assert (proof.result, proof.small) == (Result.REFUTED, True)
+    assert proof.sizes.startswith("literal sizes")
+    assert proof.numbers == {"h": 1, "block": 9}
+    monkeypatch.undo()
+    assert proof_of(says).numbers == {"h": 1, "block": 3}
+
+
 def test_a_counterexample_tells_the_lengths_of_a_set() -> None:
     def says(s: Statement) -> None:
         cached = s.cached("cached", 5)
         s.claim("2 or 4 is not cached", some(z3.Not(cached(2)), z3.Not(cached(4))))
 
     assert proof_of(says).numbers == {"cached": [2, 4]}
+
+
+def test_a_large_counterexample_is_kept_where_there_is_no_smaller_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solve, "SMALLER_SECONDS", 0.0)
+    proof = proof_of(lambda s: s.claim("there are few", s.count("n") < 100))
+    assert (proof.result, proof.small) == (Result.REFUTED, False)
+    assert proof.numbers is not None
+    assert proof.numbers["n"] >= 100
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
