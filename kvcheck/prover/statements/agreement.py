@@ -252,7 +252,7 @@ def finders(s: Statement, faults: Faults) -> None:
     "agreement.valid",
     "no assertion of a lookup fails; the agreed hit is a multiple of the granularity within the cap, every group has "
     "what it needs at exactly that length, EAGLE groups have found the unit behind, and none adopts a block beyond it",
-    "R4.1 R4.2 R4.3 R4.5 R4.8 R4.9",
+    "R4.1 R4.2 R4.3 R4.5 R4.8 R4.9 R4.10",
     SCOPE,
     refutes="single-pass-lookup drop-not-verified-again window-one-short mamba-looks-further "
     "only-first-full-attention-trimmed last-token-not-computed no-capability-check",
@@ -263,7 +263,7 @@ def finders(s: Statement, faults: Faults) -> None:
 def valid(s: Statement, faults: Faults) -> None:
     """Alignment alone would not see a lookup that asks each group once."""
     lookups = _Lookups(s, faults)
-    raises, bounded, whole, serving = _Everywhere(), _Everywhere(), _Everywhere(), _Everywhere()
+    raises, bounded, whole, serving, shared = (_Everywhere() for _ in range(5))
     known = s.count("known")
     for tokens in range(1, LONGEST + 1):
         most = laws.cap(tokens, faults)
@@ -274,9 +274,12 @@ def valid(s: Statement, faults: Faults) -> None:
                 continue
             blocks, length = agreed.blocks, agreed.length
             bounded.holds(seen, both(length < tokens, aligned(length, lookups.unit)), tokens, where)
+            groups = lookups.coordinator.lookup_groups
+            has = (seen.met(one.groups[0], lookups.serves(one, agreed.junction, most, False)) for one in groups)
+            shared.holds(seen, some(agreed.junction == 0, both(length < agreed.junction, some(*has))), tokens, where)
             columns = [ceil_div(length, group.block_size) for group in lookups.layout.groups]
             whole.holds(seen, [len(found) for found in blocks] == columns, tokens, where)
-            for group in lookups.coordinator.lookup_groups:
+            for group in groups:
                 serves = lookups.serves(group, length, most, group.drops)
                 serving.holds(seen, seen.met(group.groups[0], serves), tokens, where)
 
@@ -284,6 +287,7 @@ def valid(s: Statement, faults: Faults) -> None:
     s.claim("every group has what the hit needs", serving.always)
     s.claim("it is a multiple of the granularity within the cap", bounded.always)
     s.claim("tables end with the hit", whole.always)
+    s.claim("a junction is a longer hit of some group", shared.always)
 
 
 @law(

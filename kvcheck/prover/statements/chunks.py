@@ -12,7 +12,7 @@ from kvcheck.model.faults import Faults
 from kvcheck.model.layout import Drafter
 from kvcheck.prover.law import Numbers, law
 from kvcheck.prover.runs import alone, group, layout, mtp
-from kvcheck.prover.statements.states import chunks_shown
+from kvcheck.prover.statements.states import chunks_shown, prefill_of
 from kvcheck.prover.words import every, implies, some
 
 if TYPE_CHECKING:
@@ -42,12 +42,13 @@ def _chunk(s: Statement, faults: Faults) -> Chunk:
     slots, threshold = s.tokens("drafter's places"), s.tokens("threshold")
     tail, drafter = s.tokens("tail"), s.truth("EAGLE drafter")
     s.given(tail <= prompt)
-    s.given(prompt > 0, prompt <= known, start < laws.prefill_end(prompt, known), budget > slots)
+    s.given(prompt > 0, prompt <= known, start < prefill_of(prompt, known), budget > slots)
     room = budget - slots
     most = ite(threshold > 0, minimum(threshold, room), room)
     s.given(start < could, could <= known, could - start <= most)
     largest = laws.largest_chunk(budget, slots, threshold, faults)
-    end = laws.chunk_end(start, could, known, prompt, tail, junction, grid, largest, drafter, faults)
+    cut = laws.chunk_end(start, could, known, prompt, tail, junction, grid, largest, drafter, faults)
+    end = ite(start < laws.prefill_end(prompt, known), cut, could)
     return Chunk(start, could, end, known, prompt, tail, grid, room, most, drafter)
 
 
@@ -76,7 +77,7 @@ def ends(s: Statement, faults: Faults) -> None:
     s.claim("it stops at the prompt's tail", negated(every(c.start < tail, tail < c.end)))
     on_grid = aligned(c.end, c.grid)
     small = c.grid > c.largest
-    over = c.could >= laws.prefill_end(c.prompt, c.known)
+    over = c.could >= prefill_of(c.prompt, c.known)
     allowed = some(on_grid, equal(c.end, c.tail), both(finishes, some(over, small)))
     s.claim("it ends on the grid", allowed, when=c.end > c.start)
 

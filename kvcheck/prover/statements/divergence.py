@@ -43,7 +43,7 @@ def valid(s: Statement, faults: Faults) -> None:
     full, agreed, answer = s.tokens("full attention"), s.tokens("agreed"), s.tokens("answer")
     whole = s.size("scheduler block")
     serves_full = s.predicate("full attention serves")
-    s.given(serves_full(full), serves_full(agreed))
+    s.given(serves_full(full), serves_full(agreed), agreed <= full)
     deepest = shallowest = full
     held = [(full, serves_full)]
     for index in range(1, MOST_GROUPS):
@@ -62,6 +62,7 @@ def valid(s: Statement, faults: Faults) -> None:
             every(*(serves(local) for _, serves in held)),
             when=equal(external, 0),
         )
+        s.claim(f"of {index + 1} groups full attention has the local hit", local <= full)
         s.claim(
             f"{index + 1} groups have it, or a load that goes on from what they have",
             every(*(either(serves(local), ite(take, agreed, own) <= local + external) for own, serves in held)),

@@ -47,7 +47,7 @@ def bounds(s: Statement, faults: Faults) -> None:
     unit = laws.granularity(partial, h, whole)
     ordinary = laws.ordinary_bound(n, partial, whole, h, faults)
     eagle = laws.eagle_bound(n, r, b, partial, whole, faults)
-    final = laws.finalised(n, r)
+    final = ite(n > r, n - r, 0)
     hit = ite(partial, round_down(reach, h), round_down(reach, whole))
 
     s.claim("an ordinary group registers nothing that is not computed", ordinary <= n)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvcheck.model import laws
 from kvcheck.model.actions import Run
-from kvcheck.model.arith import equal, ite, round_down
+from kvcheck.model.arith import aligned, equal, ite, round_down
 from kvcheck.model.faults import Faults
 from kvcheck.prover.law import Numbers, law
 from kvcheck.prover.runs import CONNECTOR, EAGLE, OVERLAPPING, STEP, alone, group, holds, layout, mtp
@@ -53,6 +53,7 @@ def tails(s: Statement, faults: Faults) -> None:
     output = laws.is_tail_state(bound, laws.state_at_output(n, faults), tail, lag, faults)
 
     s.claim("when a step is planned", implies(planned, equal(state, tail)))
+    s.claim("it is the prompt's last hash boundary", every(aligned(tail, h), tail <= prompt, prompt < tail + h))
     s.claim("when an output is processed, with steps in flight", implies(output, equal(state, tail)))
 
 
@@ -91,15 +92,21 @@ def blocks(s: Statement, faults: Faults) -> None:
         s.tokens("bound"),
     )
     drafter = s.truth("EAGLE drafter")
-    s.given(start < could, could <= known, prompt <= known, prompt > 0, start < laws.prefill_end(prompt, known))
+    s.given(start < could, could <= known, prompt <= known, prompt > 0, start < prefill_of(prompt, known))
     s.given(tail <= prompt, largest > 0)
     grid = laws.chunk_grid(b, smallest, faults)
-    end = laws.chunk_end(start, could, known, prompt, tail, junction, grid, largest, drafter, faults)
+    cut = laws.chunk_end(start, could, known, prompt, tail, junction, grid, largest, drafter, faults)
+    end = ite(start < laws.prefill_end(prompt, known), cut, could)
     s.given(bound <= end)
     before, after = _block_end(start, b), _block_end(end, b)
 
     s.claim("the block of the state before the chunk", equal(start, before), when=every(start > 0, before < bound))
     s.claim("the block of the state after it", equal(end, after), when=every(end > 0, after <= bound))
+
+
+def prefill_of(prompt: int, known: int) -> int:
+    """Where a prefill ends, in words of its own: with the prompt, or with all but the last of what is known (R8.4)."""
+    return ite(prompt >= known, prompt, known - 1)
 
 
 def _block_end(tokens: int, block: int) -> int:

@@ -159,6 +159,11 @@ def kept(s: Statement, faults: Faults) -> None:
         laws.kept_by_boundary(column, b, boundary, whole, need, peek),
         when=_seen(position, hit, window, ite(eagle, hit + b, hit)),
     )
+    replay, lower = round_down(boundary, whole), laws.replay_with_drop(boundary + 1, whole)
+    s.claim(
+        "a replay of a prompt with drops resumes a scheduler block lower, if there is one",
+        equal(round_down(lower, whole), ite(replay >= whole, replay - whole, 0)),
+    )
 
 
 def _seen(position: int, hit: int, window: int, end: int) -> Condition:
