@@ -65,11 +65,13 @@ class Tokens:
     __hash__ = None  # type: ignore[assignment]
 
     def like(self, other: Any) -> Tokens:
-        """The same number with the same unit. Of plain numbers only 0 and 1 are known to be tokens."""
+        """The same number with the same unit. Of plain numbers only 0, 1 and -1 are known to be tokens."""
         if isinstance(other, Tokens):
             return other
-        if other.__class__ is not int or other not in (0, 1):
+        if other.__class__ is not int or other not in (-1, 0, 1):
             raise TypeError(f"{other} has no unit")
+        if other < 0:
+            return Tokens(z3.IntVal(-1), self.unit - 1, self.unit)
         one = self.unit == 1
         return Tokens(z3.If(one, other, 0), z3.If(one, 0, other), self.unit)
 

@@ -226,6 +226,7 @@ OPERATIONS: list[Callable[[Any, Any, Any], Any]] = [
     lambda a, b, _: a - b,
     lambda a, _b, _: a + 1,
     lambda a, _b, _: 1 - a,
+    lambda a, _b, _: arith.equal(a, -1),
     lambda a, b, _: a < b,
     lambda a, b, _: a <= b,
     lambda a, b, _: a > b,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvcheck.model import laws
 from kvcheck.model.actions import Run
-from kvcheck.model.arith import aligned, equal, ite, round_down
+from kvcheck.model.arith import aligned, both, equal, ite, negated, round_down
 from kvcheck.model.faults import Faults
 from kvcheck.prover.law import Numbers, law
 from kvcheck.prover.runs import CONNECTOR, EAGLE, OVERLAPPING, STEP, alone, group, holds, layout, mtp
@@ -45,14 +45,17 @@ def tails(s: Statement, faults: Faults) -> None:
     n, state, r, prompt = s.tokens("known"), s.tokens("state"), s.tokens("re-prefillable"), s.tokens("prompt")
     eagle = s.truth("EAGLE")
     tail = laws.prompt_tail(prompt, h)
-    s.given(laws.tail_inside(tail, b), n <= state)
+    s.given(n <= state)
     ordinary = laws.ordinary_bound(n, True, whole, h, faults)
     bound = ite(eagle, laws.eagle_bound(n, r, b, True, whole, faults), ordinary)
     lag = ite(eagle, r, 0)
-    planned = laws.is_tail_state(bound, laws.state_planned(n, state, faults), tail, lag, faults)
-    output = laws.is_tail_state(bound, laws.state_at_output(n, faults), tail, lag, faults)
+    inside = laws.tail_inside(tail, b)
+    planned = both(inside, laws.is_tail_state(bound, laws.state_planned(n, state, faults), tail, lag, faults))
+    output = both(inside, laws.is_tail_state(bound, laws.state_at_output(n, faults), tail, lag, faults))
 
     s.claim("when a step is planned", implies(planned, equal(state, tail)))
+    reached = every(equal(bound, tail), equal(state, tail), tail > 0, negated(aligned(tail, b)))
+    s.claim("it is not missed", planned, when=reached)
     s.claim("it is the prompt's last hash boundary", every(aligned(tail, h), tail <= prompt, prompt < tail + h))
     s.claim("when an output is processed, with steps in flight", implies(output, equal(state, tail)))
 
