@@ -8,7 +8,7 @@ from typing import Any
 from kvcheck.model.actions import Action, Answer, Arrive, Complete, Evict, Run, Schedule, Transfer
 from kvcheck.model.layout import Connector, Drafter, Group, Kind, Layout
 
-ROOM = 64
+ROOM = 200
 """Blocks of a pool that is never short."""
 STEP: tuple[Action, ...] = (Schedule(), Complete())
 LOADED: tuple[Action, ...] = (Schedule(), Transfer(label="a"), Complete())

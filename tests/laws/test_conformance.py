@@ -17,8 +17,9 @@ from kvcheck.model.faults import NO_FAULTS, Faults
 from kvcheck.model.layout import Layout
 from kvcheck.model.managers import MambaManager, Need
 from kvcheck.model.pool import Pool
+from kvcheck.prover.lookups import LAYOUTS
 from kvcheck.prover.runs import CONNECTOR, EAGLE, group, layout
-from kvcheck.prover.statements import agreement, estimates, pool
+from kvcheck.prover.statements import estimates, pool
 
 ROUNDS = 400
 
@@ -75,7 +76,7 @@ def rounds_of(coordinator: Watched, cap: int, faults: Faults) -> int:
         length = candidate
 
 
-@pytest.mark.parametrize("of", agreement.LAYOUTS)
+@pytest.mark.parametrize("of", LAYOUTS)
 def test_the_loop_over_the_groups_is_the_one_that_is_proved(of: Layout) -> None:
     rng = random.Random(1)
     several = 0

@@ -13,7 +13,7 @@ from kvcheck.prover import statements
 
 STATEMENTS = sorted(Path(statements.__path__[0]).glob("[!_]*.py"))
 ON_INTS = {
-    "agreement": {"_group", "_layout", "needed", "needed_behind", "finders", "valid", "complete"},
+    "agreement": {"finders", "valid", "complete"},
     "capability": {"_group"},
     "pool": {"_writers", "_any_state", "possible"},
 }
