@@ -96,25 +96,8 @@ def test_wrong_usage_is_one_line(arguments: list[str], told: str, capsys: pytest
     assert told in line
 
 
-WITHOUT_Z3 = """
-import sys
-class Nowhere:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "z3":
-            raise ModuleNotFoundError("No module named 'z3'", name="z3")
-sys.meta_path.insert(0, Nowhere())
-from kvcheck.cli.main import run
-sys.exit(run(sys.argv[1:]))
-"""
-
-
-def test_without_z3_laws_are_listed_and_prove_tells_how_to_get_it() -> None:
-    def done(*arguments: str) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-c", WITHOUT_Z3, *arguments]
-        return subprocess.run(line, capture_output=True, text=True, check=False)
-
-    laws = done("laws")
-    assert (laws.returncode, len(laws.stdout.splitlines())) == (0, len(IDS))
-    prove = done("prove")
-    assert (prove.returncode, prove.stdout) == (3, "")
-    assert prove.stderr == "kvcheck: proofs need Z3: pip install 'kvcheck[prove]', or pip install z3-solver\n"
+def test_laws_are_listed_without_loading_z3() -> None:
+    code = (
+        "import sys; from kvcheck.cli.main import run; status = run(['laws']); sys.exit(status or 'z3' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

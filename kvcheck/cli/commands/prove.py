@@ -29,13 +29,8 @@ def command(laws: tuple[str, ...], target: str, json_file: str | None, no_color:
     if not is_model(target):
         raise InputError(f"{target}: only the model can be proved ({MODEL}, {MODEL}+FAULT or {MODEL}@X.Y.Z)")
     faults, chosen = faults_of(target), _chosen(laws)
-    try:
-        from kvcheck.prover.check import Proving, uncovered, verdict  # noqa: PLC0415  the prover is optional
-        from kvcheck.report.proofs import proof_report, show_proof, show_proofs_verdict  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        if error.name != "z3":
-            raise
-        raise InputError("proofs need Z3: pip install 'kvcheck[prove]', or pip install z3-solver") from error
+    from kvcheck.prover.check import Proving, uncovered, verdict  # noqa: PLC0415  the solver is slow to load
+    from kvcheck.report.proofs import proof_report, show_proof, show_proofs_verdict  # noqa: PLC0415  the solver is slow to load
 
     began = time.monotonic()
     proving = Proving(target, lambda one: show_proof(screen, one))
