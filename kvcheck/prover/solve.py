@@ -19,10 +19,11 @@ from kvcheck.prover.law import Law, Numbers
 from kvcheck.prover.statement import Claim, Statement
 from kvcheck.prover.terms import Condition, parts_of, use_terms, value_of
 
-LIMIT_MS, SYMBOLIC_MS = 2000, 1000
-"""For one question to Z3; less where sizes are symbolic, because easier numbers follow."""
-SMALLER_MS, SMALLER_SECONDS = 300, 1.0
-"""For one question whether there is a smaller counterexample, and for all of them."""
+LIMIT, SYMBOLIC_LIMIT = 6_000_000, 3_000_000
+"""For one question to Z3, in its own units of work, of which a core does three million a second or so: the answer does
+not depend on how busy the machine is. Less where sizes are symbolic, because easier numbers follow."""
+SMALLER_LIMIT, QUESTIONS = 1_000_000, 24
+"""For one question whether there is a smaller counterexample, and how many are asked."""
 
 
 class Result(StrEnum):
@@ -54,7 +55,7 @@ class Proof:
         return "; ".join(filter(None, (self.law.scope, self.sizes)))
 
 
-def prove(law: Law, faults: Faults, limit_ms: int = LIMIT_MS) -> Proof:
+def prove(law: Law, faults: Faults, limit: int = LIMIT) -> Proof:
     """Try to prove it, in less general numbers if need be.
 
     A counterexample that could not be made small is looked for again in the next numbers, which are easier.
@@ -64,7 +65,7 @@ def prove(law: Law, faults: Faults, limit_ms: int = LIMIT_MS) -> Proof:
     large: Proof | None = None
     for encodings in _kinds(law, faults):
         symbolic = isinstance(encodings[0], Symbolic)
-        proof = _stage(law, faults, encodings, min(limit_ms, SYMBOLIC_MS) if symbolic else limit_ms)
+        proof = _stage(law, faults, encodings, min(limit, SYMBOLIC_LIMIT) if symbolic else limit)
         if proof.result is Result.REFUTED and not proof.small:
             large = large or proof
         elif proof.result is Result.REFUTED or (proof.result is Result.PROVED and large is None):
@@ -85,7 +86,7 @@ def _kinds(law: Law, faults: Faults) -> Iterator[Sequence[Encoding]]:
     yield from stages(statement.units, statement.sizes)
 
 
-def _stage(law: Law, faults: Faults, encodings: Sequence[Encoding], limit_ms: int) -> Proof:
+def _stage(law: Law, faults: Faults, encodings: Sequence[Encoding], limit: int) -> Proof:
     """One kind of numbers: for all literal sizes the claims hold, and for some of them they say something."""
     proof = Proof(law, Result.UNKNOWN, encodings[0].generality)
     idle: set[str] | None = None
@@ -93,7 +94,7 @@ def _stage(law: Law, faults: Faults, encodings: Sequence[Encoding], limit_ms: in
         statement = Statement(encoding)
         try:
             law.says(statement, faults)
-            idle_here = _check(proof, statement, limit_ms)
+            idle_here = _check(proof, statement, limit)
         except _Undecided as undecided:
             proof.why = str(undecided)
             return proof
@@ -116,10 +117,10 @@ class _Undecided(Exception):
     """Z3 does not know."""
 
 
-def _check(proof: Proof, statement: Statement, limit_ms: int) -> set[str]:
+def _check(proof: Proof, statement: Statement, limit: int) -> set[str]:
     """Decide every claim. Returns those that say nothing here, because their premises cannot be met."""
     idle = set()
-    solver = _solver([*statement.premises, *(need.condition for need in statement.needs)], limit_ms)
+    solver = _solver([*statement.premises, *(need.condition for need in statement.needs)], limit)
     for claim in statement.claims:
         if not _possible(solver, claim.when, claim.what):
             idle.add(claim.what)
@@ -129,7 +130,7 @@ def _check(proof: Proof, statement: Statement, limit_ms: int) -> set[str]:
             break
     for need in () if proof.result is Result.REFUTED else statement.needs:
         others = [other.condition for other in statement.needs if other is not need]
-        without = _solver([*statement.premises, *others], limit_ms)
+        without = _solver([*statement.premises, *others], limit)
         broken = (_refuted(without, statement, claim) for claim in statement.claims)
         if (first := next((one for one in broken if one is not None), None)) is not None:
             proof.needs.setdefault(need.what, first[0])
@@ -143,9 +144,9 @@ def _possible(solver: z3.Solver, condition: Condition, what: str) -> bool:
     return bool(answer == z3.sat)
 
 
-def _solver(premises: Sequence[Condition], limit_ms: int) -> z3.Solver:
+def _solver(premises: Sequence[Condition], limit: int) -> z3.Solver:
     solver = z3.Solver()
-    solver.set("timeout", limit_ms)
+    solver.set("rlimit", limit)
     solver.set("ctrl_c", False)  # an interrupt is for us; Z3 would take it and say that it does not know
     solver.add(*premises)
     return solver
@@ -165,11 +166,13 @@ def _refuted(solver: z3.Solver, statement: Statement, claim: Claim) -> tuple[Num
 
 def _smallest(solver: z3.Solver, terms: Sequence[Any]) -> tuple[z3.ModelRef, bool]:
     """A counterexample whose numbers have a small sum, and whether there is no smaller one."""
-    model, end, sure = solver.model(), time.monotonic() + SMALLER_SECONDS, True
+    model, sure = solver.model(), True
     total = z3.Sum([z3.IntVal(0), *(part for term in terms for part in parts_of(term))])
     low, high = 0, _sum(model, total)
-    solver.set("timeout", SMALLER_MS)
-    while low < high and time.monotonic() < end:
+    solver.set("rlimit", SMALLER_LIMIT)
+    for _ in range(QUESTIONS):
+        if low >= high:
+            break
         middle = (low + high) // 2
         solver.push()
         solver.add(total <= middle)

@@ -45,7 +45,6 @@ def test_all_laws_of_the_model_are_proved(capsys: pytest.CaptureFixture[str]) ->
     laws = report["laws"]
     assert isinstance(laws, list)
     assert [(law["law"], law["result"], law["counterexample"]) for law in laws] == [(i, "proved", None) for i in IDS]
-    assert sum(law["seconds"] for law in laws) < 60
     told = capsys.readouterr().out
     assert f"passed: {len(IDS)} proved ({len(IDS)} laws, " in told
     assert "nothing checks that" in told

@@ -21,9 +21,6 @@ from kvcheck.targets.loading import load_target
 
 LAWS = all_laws()
 REFUTED = [(law, fault) for law in LAWS for fault in law.refutes]
-MOST_SECONDS = 2.0
-SLOWER = 4
-"""How much slower a loaded machine may be."""
 Record = Callable[[str, object], None]
 
 
@@ -39,7 +36,6 @@ def test_a_fault_is_refuted_and_its_counterexample_replays(law: Law, fault: str,
     spec = f"model+{fault}"
     proof = prove(law, faults_on([fault]))
     assert proof.result is Result.REFUTED
-    assert proof.seconds < SLOWER * MOST_SECONDS
     shown = replay(proof, spec)
     assert shown is not None
     assert shown.signature in [v.signature for v in judge_run(load_target(spec), shown.run).violations]
