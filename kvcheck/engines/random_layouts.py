@@ -149,7 +149,7 @@ def _free(source: Source, features: Features) -> Core:
     groups = _told_apart(source.weighted(shapes)(source, features))
     dcp = 2 if features.dcp and source.chance(20) and _runs_with_dcp(groups) else 1
     core = Core(groups, None, None, dcp)
-    if source.chance(45):
+    if source.chance(60):
         core = Core(groups, _match_unit(source, core), None, dcp)
     if source.chance(45):
         core = _with_drafter(source, core, features)
@@ -375,7 +375,7 @@ def _steps_in_flight(source: Source, core: Core, features: Features) -> int:
     """Steps in flight; drafts by n-gram are made from tokens that overlapping steps do not know yet."""
     if not features.asynchronous or (core.drafter is not None and core.drafter.method == "ngram"):
         return 1
-    return source.weighted(((1, 6), (2, 3), (3, 1)))
+    return source.weighted(((1, 5), (2, 4), (3, 1)))
 
 
 def _connector(source: Source, features: Features) -> Connector:

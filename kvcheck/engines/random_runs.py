@@ -301,7 +301,7 @@ class _Answers:
         self._asynchronous_percent = 100 if always else source.choose((50, 0, 100))
         self._later_percent = source.choose((0, 5, 25))
         self._unaligned_percent = source.choose((0, 10, 40))
-        fails = features.failed_loads and source.chance(35)
+        fails = features.failed_loads and source.chance(45)
         self._failed_percent = source.choose((30, 60)) if fails else 0
 
     def draw(self, prompt: int) -> tuple[Answer, ...]:
