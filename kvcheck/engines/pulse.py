@@ -120,8 +120,9 @@ def _module_of(frame: FrameType) -> str:
 
 def memory_mb() -> int:
     """The most memory that this process has held."""
-    if STATUS.exists():  # what Linux tells by getrusage includes what the parent held when this process began
-        peaks = [line.split()[1] for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:")]
-        return int(peaks[0]) // 1024
+    status = STATUS.read_text() if STATUS.exists() else ""
+    for line in status.splitlines():  # what Linux tells by getrusage includes what the parent held before this process
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) // 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak // (1 << 20) if sys.platform == "darwin" else peak // 1024

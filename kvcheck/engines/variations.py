@@ -71,29 +71,42 @@ def _step(actions: Actions, rng: Random) -> None:
     actions[place:place] = rng.choice(((Schedule(), Complete()), (Schedule(),), (Complete(),)))
 
 
-def _prompt(actions: Actions, rng: Random) -> None:
-    """A request has another's prompt, a shorter one, or a longer one."""
-    places = [i for i, action in enumerate(actions) if isinstance(action, Arrive | Extend)]
-    if not places:
-        return
-    place = rng.choice(places)
-    changed = actions[place]
-    assert isinstance(changed, Arrive | Extend)
-    other = actions[rng.choice(places)]
-    assert isinstance(other, Arrive | Extend)
+def _of_one(
+    edit: Callable[[Arrive | Extend, Actions, Random], Arrive | Extend], fits: Callable[[Action], bool]
+) -> Callable[[Run, Random], Run]:
+    """An edit of one request or input that fits, if there is any."""
+
+    def edited(actions: Actions, rng: Random) -> None:
+        places = [i for i, action in enumerate(actions) if fits(action)]
+        if places:
+            place = rng.choice(places)
+            changed = actions[place]
+            assert isinstance(changed, Arrive | Extend)
+            actions[place] = edit(changed, actions, rng)
+
+    return _of_actions(edited)
+
+
+def _has_prompt(action: Action) -> bool:
+    return isinstance(action, Arrive | Extend)
+
+
+def _answers_at_length(action: Action) -> bool:
+    return isinstance(action, Arrive) and action.max_tokens > 1
+
+
+def _prompt(changed: Arrive | Extend, actions: Actions, rng: Random) -> Arrive | Extend:
+    """It has another's prompt, a shorter one, or a longer one."""
+    other = rng.choice([action for action in actions if isinstance(action, Arrive | Extend)])
     prompt = rng.choice((changed.prompt, changed.prompt, other.prompt))
     length = rng.randint(1, len(prompt) + 4)
-    actions[place] = replace(changed, prompt=(prompt + prompt[-1:] * 4)[:length])
+    return replace(changed, prompt=(prompt + prompt[-1:] * 4)[:length])
 
 
-def _begun(actions: Actions, rng: Random) -> None:
-    """A request comes with the first tokens of its answer in its prompt."""
-    places = [i for i, action in enumerate(actions) if isinstance(action, Arrive) and action.max_tokens > 1]
-    if places:
-        place = rng.choice(places)
-        changed = actions[place]
-        assert isinstance(changed, Arrive)
-        actions[place] = begun(changed, rng.randint(1, changed.max_tokens - 1))
+def _begun(changed: Arrive | Extend, _actions: Actions, rng: Random) -> Arrive | Extend:
+    """It comes with the first tokens of its answer in its prompt."""
+    assert isinstance(changed, Arrive)
+    return begun(changed, rng.randint(1, changed.max_tokens - 1))
 
 
 def begun(arrive: Arrive, tokens: int) -> Arrive:
@@ -102,21 +115,15 @@ def begun(arrive: Arrive, tokens: int) -> Arrive:
     return replace(arrive, prompt=tuple(text), max_tokens=arrive.max_tokens - tokens)
 
 
-def _answer(actions: Actions, rng: Random) -> None:
-    """A request makes more or fewer tokens, or the connector holds more or less for it."""
-    places = [i for i, action in enumerate(actions) if isinstance(action, Arrive | Extend)]
-    if not places:
-        return
-    place = rng.choice(places)
-    changed = actions[place]
+def _answer(changed: Arrive | Extend, _actions: Actions, rng: Random) -> Arrive | Extend:
+    """It makes more or fewer tokens, or the connector holds more or less for it."""
     if isinstance(changed, Arrive) and changed.answers and rng.random() < 0.5:
         answers = tuple(
             answer if answer.holds is None else replace(answer, holds=rng.randint(0, len(changed.prompt)))
             for answer in changed.answers
         )
-        actions[place] = replace(changed, answers=answers)
-    elif isinstance(changed, Arrive | Extend):
-        actions[place] = replace(changed, max_tokens=rng.choice((1, 2, changed.max_tokens + 1, changed.max_tokens + 4)))
+        return replace(changed, answers=answers)
+    return replace(changed, max_tokens=rng.choice((1, 2, changed.max_tokens + 1, changed.max_tokens + 4)))
 
 
 def _size(run: Run, rng: Random) -> Run:
@@ -137,8 +144,8 @@ _EDITS = (
     _of_actions(_copy),
     _of_actions(_step),
     *[_of_actions(_drop_stretch)] * 2,
-    _of_actions(_begun),
-    *[_of_actions(_prompt)] * 4,
-    *[_of_actions(_answer)] * 2,
+    _of_one(_begun, _answers_at_length),
+    *[_of_one(_prompt, _has_prompt)] * 4,
+    *[_of_one(_answer, _has_prompt)] * 2,
     *[_size] * 2,
 )

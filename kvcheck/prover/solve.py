@@ -20,7 +20,7 @@ from kvcheck.prover.statement import Claim, Statement
 from kvcheck.prover.terms import Condition, parts_of, use_terms, value_of
 
 LIMIT, SYMBOLIC_LIMIT = 6_000_000, 3_000_000
-"""For one question to Z3, in its own units of work, of which a core does three million a second or so: the answer does
+"""For one question to Z3, in its own units of work, of which a core did one to five million a second: the answer does
 not depend on how busy the machine is. Less where sizes are symbolic, because easier numbers follow."""
 SMALLER_LIMIT, QUESTIONS = 1_000_000, 24
 """For one question whether there is a smaller counterexample, and how many are asked."""

@@ -727,7 +727,8 @@ def test_random_runs_of_a_real_server_finish_and_come_to_interesting_situations(
     seen = json.loads(output_of(REAL))
     assert not seen.get("harness error")
     assert seen["runs"] > 100
-    assert seen["finished"] > 0.75 * seen["runs"]
+    assert seen["finished"] > 0.75 * seen["runs"]  # others come to what this release does wrong: most of them die
+    assert seen["finished"] + seen["died"] > 0.9 * seen["runs"]
     assert seen["skipped"] < 0.1 * seen["actions"]
     for situation in ("hit", "copy", "preempted", "load", "asynchronous load", "store"):
         assert seen[situation] > 10, situation
