@@ -30,6 +30,7 @@ from kvcheck.model.observation import (
     Promises,
     Register,
     Retold,
+    StepPlan,
     Take,
     Touch,
 )
@@ -54,9 +55,9 @@ class Ledger:
 
     ``keys``: block -> its registration, by key. ``ever``: keys registered since the last reset. ``promised``: keys
     that R5 promises for what was computed, less those evicted since. ``due``: registrations whose step has not run
-    yet, with the number of the pass that they wait for. ``resumed_at``: tokens of the last local hit, by label;
-    ``peeked``: EAGLE groups that had the unit behind it. ``lives``: the pass in which a request began, was resumed or
-    began to load last.
+    yet, with the number of the pass that they wait for. ``steps``: those that are in flight. ``resumed_at``: tokens
+    of the last local hit, by label; ``peeked``: EAGLE groups that had the unit behind it. ``lives``: the pass in
+    which a request began, was resumed or began to load last.
     """
 
     def __init__(self, layout: Layout, promises: Promises, shadow: Shadow) -> None:
@@ -71,6 +72,7 @@ class Ledger:
         self.due: deque[tuple[int, Register]] = deque()
         self.scheduled = 0
         self.executed = 0
+        self.steps: deque[StepPlan] = deque()
         self.prefixes: dict[str, Prefixes] = {}
         self.retold: set[str] = set()
         self.failed_loads: set[str] = set()
@@ -104,6 +106,7 @@ class Ledger:
         plan = moment.observation.plan
         if plan is not None:
             self.scheduled = plan.seq
+            self.steps.append(plan)
             self.lives.update((item.label, plan.seq) for item in plan.requests if item.kind != "running")
             self.lives.update((load.label, plan.seq) for load in plan.loads)
             self.failed_loads.update(load.label for load in plan.loads if load.arrives is not None)
@@ -118,6 +121,8 @@ class Ledger:
         """All events of the action are booked."""
         if moment.executed is not None:
             self.executed = moment.executed.seq
+            while self.steps and self.steps[0].seq <= self.executed:
+                self.steps.popleft()
 
     def _name_lookup(self, label: str) -> None:
         """A lookup that the scheduler made without saying for whom was for the request that it goes on with."""

@@ -8,8 +8,19 @@ from itertools import chain, pairwise, takewhile
 
 from kvcheck.invariants.ledger import Ledger
 from kvcheck.invariants.moment import Moment
+from kvcheck.invariants.reach import first_column_read
 from kvcheck.invariants.registry import Finding, Severity, invariant
-from kvcheck.model.observation import CacheView, Clear, Drop, Register, Release, Take, Touch
+from kvcheck.model.observation import (
+    CacheView,
+    Clear,
+    Drop,
+    End,
+    Register,
+    Release,
+    StepPlan,
+    Take,
+    Touch,
+)
 
 NULL_BLOCK = 0
 
@@ -148,6 +159,54 @@ def one_hand(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
                         (group, there[0]),
                     )
                     return
+
+
+@invariant(
+    "ownership.in-flight",
+    "with a connector that loads, a block that a step in flight writes, copies or zeroes is not free",
+    Severity.CORRUPTION,
+    "R8.2.1 R8.2.2 #48481",
+)
+def in_flight(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
+    """An asynchronous load could get it, and is in no order with that step: whichever comes second destroys what the
+    other has written."""
+    view, connector = moment.view, ledger.layout.connector
+    if view is None or connector is None or connector.role == "producer" or not ledger.layout.asynchronous:
+        return
+    for step in ledger.steps:
+        if shared := _used(step).intersection(view.free):
+            yield Finding(f"block {min(shared)} is free, and step {step.seq} uses it")
+            return
+
+
+def _used(step: StepPlan) -> set[int]:
+    """Blocks that a step zeroes or copies, and those that its requests got for it."""
+    used = {*step.zero, *chain.from_iterable(step.copies)}
+    for item in step.requests:
+        used.update(set(step.fresh).intersection(chain.from_iterable(item.tables)))
+    return used
+
+
+@invariant(
+    "ownership.out-of-reach",
+    "what a request can read no more is given back when it gets blocks the next time",
+    Severity.LEAK,
+    "R2.13 R2.5 R2.7 R2.10",
+    event=End,
+)
+def out_of_reach(end: End, ledger: Ledger) -> Iterator[Finding]:
+    """Judged if no other step is in flight: all computed tokens are processed then."""
+    moment, allocation = ledger.moment, ledger.allocation
+    if not end.done or allocation is None or moment is None or moment.view is None or moment.in_flight > 1:
+        return
+    begin = allocation.begin
+    if not begin.computed or begin.external:
+        return
+    for group, table in enumerate(moment.view.tables.get(end.label, ())):
+        first = first_column_read(ledger, group, begin.computed)
+        held = [column for column, block in enumerate(table[:first]) if block != NULL_BLOCK]
+        if held:
+            yield Finding(f"{end.label} reads from column {first} on and still holds columns {held}", (group,))
 
 
 @invariant(

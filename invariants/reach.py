@@ -115,6 +115,19 @@ def needed_columns(ledger: Ledger, group: int, length: int) -> range:
     return range(end)
 
 
+def first_column_read(ledger: Ledger, group: int, computed: int) -> int:
+    """The first column that a request with so many computed tokens, none of them in flight, can still read (R2.5, R2.7,
+    R2.10)."""
+    spec, size = ledger.layout.groups[group], ledger.layout.block_tokens(group)
+    if spec.kind == "mamba":
+        return (computed - 1) // size
+    if spec.kind == "sliding_window":
+        return max(0, computed - spec.window + 1 - ledger.layout.reprefillable) // size
+    if spec.kind == "chunked_local":
+        return computed // spec.chunk * spec.chunk // size
+    return 0
+
+
 def block_serves(ledger: Ledger, label: str, group: int, block: int, column: int, length: int) -> bool:
     """Whether a block has a key of this request's tokens that covers ``column`` up to ``length``."""
     spec, size, h = ledger.layout.groups[group], ledger.layout.block_tokens(group), ledger.layout.hash_block

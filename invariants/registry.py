@@ -34,7 +34,7 @@ MEANING: dict[Severity, str] = {
     Severity.CORRUPTION: "an answer is computed from content that is not the request's own: wrong or foreign text",
     Severity.CRASH: "the engine dies, and every request in it",
     Severity.STALL: "requests wait for ever",
-    Severity.LEAK: "memory is lost until the server is restarted",
+    Severity.LEAK: "memory is held for nobody, for as long as a request lives or until the server is restarted",
     Severity.LOST_REUSE: "tokens are computed again that the cache could have served",
     Severity.DRAFT_QUALITY: "fewer drafts are accepted; answers stay right",
     Severity.BOOKKEEPING: "what the server tells of itself is wrong",

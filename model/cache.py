@@ -166,6 +166,12 @@ class Cache:
             for block in table:
                 self.pool.unpublish(block)
 
+    def forget_zeroing(self, label: str) -> None:
+        """Blocks that a request got in this pass need not be zeroed: its step will not run."""
+        for manager in self.managers:
+            lost = set(manager.rows[label].blocks)
+            manager.to_zero = [block for block in manager.to_zero if block not in lost]
+
     # ---- the end of a pass ---------------------------------------------------------------------------------------
 
     def pin_handed_over(self) -> None:

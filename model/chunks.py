@@ -9,7 +9,8 @@ from kvcheck.model.request import Request
 
 
 class Chunks:
-    """The stops of one server. ``grid`` is G of R8.4; 0 without Mamba groups."""
+    """The stops of one server. ``grid`` is G of R8.4; 0 without Mamba groups. ``threshold``: the most tokens of a
+    request in one pass; 0 without a limit."""
 
     def __init__(self, layout: Layout, partial: bool, faults: Faults) -> None:
         self.layout = layout
@@ -18,9 +19,12 @@ class Chunks:
         self.stops_at_tail = partial and layout.hash_block < layout.scheduler_block
         self.eagle = bool(layout.drafter and layout.drafter.is_eagle)
         self.grid = laws.chunk_grid(layout.mamba_block, layout.chunk_grid, faults) if layout.has_mamba else 0
-        self.largest = laws.largest_chunk(
-            layout.token_budget, layout.draft_slots, layout.long_prefill_threshold, faults
-        )
+        self.threshold = laws.prefill_threshold(layout.long_prefill_threshold, layout.prefill_lookahead, faults)
+        self.largest = laws.largest_chunk(layout.token_budget, layout.draft_slots, self.threshold, faults)
+
+    def limited(self, count: int) -> int:
+        """At most the threshold for long prefills."""
+        return min(count, self.threshold) if self.threshold else count
 
     def cut(self, request: Request, start: int, count: int, reserve: bool = True) -> int:
         """How many of ``count`` tokens run from ``start`` on."""

@@ -146,6 +146,24 @@ class Faults:
             LATEST,
         ),
     ] = False
+    state_before_gap_kept: Annotated[
+        bool,
+        Fault(
+            "of the states before columns that a chunk passed over only the last one is given up",
+            "R2.10 R2.13 R10.50",
+            OLDEST,
+            "0.29.0",
+        ),
+    ] = False
+    preempted_blocks_zeroed: Annotated[
+        bool,
+        Fault(
+            "blocks of a request that is preempted in the pass that planned it are still zeroed by that pass's step",
+            "R8.2.1 R10.49",
+            OLDEST,
+            LATEST,
+        ),
+    ] = False
     replay_boundary_not_kept: Annotated[
         bool, Fault("sparse retention forgets where a replay of the prompt resumes", "R5.6.4")
     ] = False
@@ -221,6 +239,15 @@ class Faults:
     ] = False
     chunk_starts_off_grid: Annotated[
         bool, Fault("a chunk that starts inside a Mamba block runs over its end", "R8.4.3 #51113")
+    ] = False
+    threshold_below_lookahead: Annotated[
+        bool,
+        Fault(
+            "a long-prefill threshold below what the drafter's last chunk needs leaves zero tokens for ever",
+            "R8.4.7 R8.4.8 R10.51",
+            "0.28.0",
+            LATEST,
+        ),
     ] = False
     largest_chunk_ignores_slots: Annotated[
         bool,

@@ -349,6 +349,13 @@ def cut_to_grid(start: int, end: int, prefill: int, grid: int, largest: int, fau
     return ite(end < prefill, uncut, end)
 
 
+def prefill_threshold(threshold: int, lookahead: int, faults: Faults) -> int:
+    """The most tokens of a request in one pass, 0: no limit. What the drafter's last chunk needs is within it, or
+    R8.4.7 would leave nothing (R8.4.8)."""
+    limit = maximum(threshold, lookahead)
+    return ite(both(threshold > 0, negated(faults.threshold_below_lookahead)), limit, threshold)
+
+
 def largest_chunk(budget: int, slots: int, threshold: int, faults: Faults) -> int:
     """The largest chunk that a pass can run (R8.4.1): the budget without the drafter's places, or the threshold if
     there is one (0: none)."""

@@ -38,7 +38,7 @@ class Row:
 
     ``blocks``: its table (R1.4). ``registered``: columns that have got their key, or never will. ``tail``: a partial
     tail that must be copied before the request writes on: column and block (R6). For Mamba: ``grown``: it has been
-    allocated blocks to run in; ``previous``: the column of the state before the running one (R2.10).
+    allocated blocks to run in; ``previous``: the column of the state before the running one, all that R10.50 looks at.
     ``prompt_tail``: the last hash boundary of a prompt of ``prompt`` tokens if it lies inside a block, else 0 (R5.4).
     """
 
@@ -56,12 +56,14 @@ class Row:
 class Manager:
     """Full attention and MLA, and what all kinds share.
 
+    ``has_gaps``: tables have null columns between others, as chunks have passed them over.
     ``block``: the effective block size in tokens (R1.6). Of this pass: ``copies`` from block to block, blocks
     ``to_zero``, and copies of tails that are ``handed_over`` to a connector for a request. ``most_blocks``: what an
     admission counts at most.
     """
 
     fine_grained = True
+    has_gaps = False
 
     def __init__(self, index: int, layout: Layout, pool: Pool, faults: Faults) -> None:
         self.index = index
@@ -211,6 +213,8 @@ class Manager:
         given = []
         for column in range(min(passed // self.block, len(row.blocks)) - 1, -1, -1):
             if row.blocks[column] == NULL:
+                if self.has_gaps:
+                    continue
                 break
             given.append(row.blocks[column])
             row.blocks[column] = NULL
@@ -384,6 +388,7 @@ class MambaManager(Manager):
     def __init__(self, index: int, layout: Layout, pool: Pool, faults: Faults) -> None:
         super().__init__(index, layout, pool, faults)
         self.speculative = self.group.speculative_blocks
+        self.has_gaps = not faults.state_before_gap_kept
         self.producers: set[str] = set()
 
     def find(self, groups: Sequence[int], names: list[int], limit: int, unit: int, drops: bool, block: int) -> Hit:
@@ -475,8 +480,12 @@ class MambaManager(Manager):
             self.handed_over.append((label, copy))
 
     def give_up(self, label: str, settled: int) -> None:
-        """All states but the running one and the one before it (R2.10)."""
+        """All states but the running one and, until its step has been processed, the one before it (R2.10)."""
         super().give_up(label, settled)
+        if self.faults.state_before_gap_kept:
+            self._give_up_previous(label, settled)
+
+    def _give_up_previous(self, label: str, settled: int) -> None:
         row = self.rows.get(label)
         if row is None or row.previous is None or row.previous >= laws.state_column(settled, self.block):
             return

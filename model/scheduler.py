@@ -239,13 +239,9 @@ class Scheduler:
         return request.placeholders > 0 and certain >= request.prompt + request.max_tokens
 
     def _running_count(self, request: Request, plan: _Pass) -> int:
-        count = self._limited(request.known + request.drafts + request.placeholders - request.computed)
+        count = self.chunks.limited(request.known + request.drafts + request.placeholders - request.computed)
         count = min(count, plan.room, self.layout.max_model_len - request.computed - 1)
         return self.chunks.cut(request, request.computed, count)
-
-    def _limited(self, count: int) -> int:
-        """At most the threshold for long prefills."""
-        return min(count, self.layout.long_prefill_threshold) if self.layout.long_prefill_threshold else count
 
     def _drafts_in(self, request: Request, count: int) -> int:
         """How many of the tokens that run are drafts; the next ones are proposed later."""
@@ -270,12 +266,20 @@ class Scheduler:
             place = self.running.index(victim)
             before += place < self.running.index(request)
             del self.running[place]
-            if plan.drop(victim) and not self.faults.preempted_keys_stay:
-                self.cache.unpublish(victim.label)
+            if plan.drop(victim):
+                self._undo_allocation(victim)
             self.preempt(victim)
             plan.preempted = True
             if victim is request:
                 return None, before
+
+    def _undo_allocation(self, victim: Request) -> None:
+        """The step that the request got blocks for will not run: their keys go (R5.5.1), and they need no zeroing,
+        which could come after a load into their next life (R8.2.1)."""
+        if not self.faults.preempted_keys_stay:
+            self.cache.unpublish(victim.label)
+        if not self.faults.preempted_blocks_zeroed:
+            self.cache.forget_zeroing(victim.label)
 
     def _victim(self, candidates: Sequence[Request]) -> Request:
         """The last one of them, or with priorities the lowest (R8.5.4)."""
@@ -420,7 +424,7 @@ class Scheduler:
             if count > plan.room or start + count > self.layout.max_model_len:
                 return 0, 0
         wanted = count
-        count = self.chunks.cut(request, start, min(self._limited(count), plan.room), reserve=False)
+        count = self.chunks.cut(request, start, min(self.chunks.limited(count), plan.room), reserve=False)
         if padding and count < wanted and not self.faults.padded_decode_clipped:
             count, padding = 1, 0
         return (self.chunks.reserve(request, start, count), padding) if count else (0, 0)

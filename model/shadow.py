@@ -96,7 +96,8 @@ class Shadow:
     """The worker of one server with this layout.
 
     ``cells`` (shape ``[num_blocks, tokens a block]``) holds what the target model's layers see, ``draft_cells``
-    what the drafter's layers see. A Mamba block has its one state in cell 0.
+    what the drafter's layers see. A Mamba block has its one state in cell 0. ``awaited``: blocks that were given to an
+    asynchronous load, and the pass that did: an earlier step that had them fresh does not poison them any more.
     """
 
     def __init__(self, layout: Layout, promises: Promises) -> None:
@@ -111,6 +112,7 @@ class Shadow:
         self.prefixes: dict[str, Prefixes] = {}
         self.rows: dict[str, _Row] = {}
         self.loads: dict[str, Load] = {}
+        self.awaited: dict[int, int] = {}
         self.dirty: set[int] = set()
         self._identity: dict[str, tuple[str, int]] = {}
         self._wrong: list[WrongRead] = []
@@ -126,6 +128,7 @@ class Shadow:
     def issued(self, plan: StepPlan) -> None:
         """The pass that made this plan is over: what asynchronous loads may overwrite is void from now on."""
         self._fill(plan.awaited, POISON)
+        self.awaited.update(dict.fromkeys(plan.awaited, plan.seq))
         for load in plan.loads:
             if load.asynchronous:
                 self.loads[load.label] = load
@@ -154,8 +157,8 @@ class Shadow:
         self._wrong, self._bad = [], []
         for label in (*plan.finished, *plan.preempted):
             self.rows.pop(label, None)
-        taken = set(plan.awaited)
-        self._fill([b for b in plan.fresh if b not in taken], POISON)
+        self._fill([b for b in plan.fresh if self.awaited.get(b, -1) < plan.seq], POISON)
+        self.awaited = {block: seq for block, seq in self.awaited.items() if seq > plan.seq}
         self._fill(plan.zero, EMPTY)
         self._copy(plan.copies)
         for load in plan.loads:

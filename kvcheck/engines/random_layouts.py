@@ -318,10 +318,10 @@ def _with_settings(source: Source, core: Core, features: Features) -> Layout:
         max_model_len=max_model_len,
         token_budget=budget,
         max_requests=max_requests,
-        long_prefill_threshold=_threshold(source, drafts, min(budget, max_model_len)),
+        long_prefill_threshold=_threshold(source, core.drafter, min(budget, max_model_len)),
         watermark=source.choose((0.01, 0.05, 0.1, 0.25)) if source.chance(20) else 0.0,
         admit_whole=not source.chance(20),
-        policy="priority" if features.priorities and source.chance(25) else "fcfs",
+        policy="priority" if features.priorities and source.chance(35) else "fcfs",
         caching=bool(core.mamba_block) or not source.chance(5),
         retention=_retention(source, core, scheduler_block) if features.retention else "dense",
         steps_in_flight=_steps_in_flight(source, core, features),
@@ -348,10 +348,16 @@ def _token_budget(source: Source, core: Core) -> int:
     return source.integer(low, high)
 
 
-def _threshold(source: Source, drafts: int, most: int) -> int:
-    """``long_prefill_threshold`` in tokens, above what decoding takes; 0 is none."""
-    least = max(4, 2 * drafts + 1)
-    return source.integer(least, most) if least <= most and source.chance(15) else 0
+def _threshold(source: Source, drafter: Drafter | None, most: int) -> int:
+    """``long_prefill_threshold`` in tokens, mostly above what decoding takes; 0 is none. With several drafter modules
+    often below what the last chunk must have (R8.4.7)."""
+    modules = drafter is not None and drafter.prefill_lookahead > 1
+    if not source.chance(50 if modules else 20):
+        return 0
+    least = max(4, 2 * drafter.tokens + 1) if drafter else 4
+    if least > most or source.chance(50 if modules else 20):
+        return source.integer(1, min(4, most))
+    return source.integer(least, most)
 
 
 def _retention(source: Source, core: Core, scheduler_block: int) -> Retention:

@@ -37,6 +37,8 @@ QUIET_PASSES = FROZEN_PASSES + 1
 """Passes without a change after which a run gives up: enough for a stall to be seen (progress.frozen)."""
 SALT = "other"
 ADAPTERS = 2
+EARLIEST_PRIORITY = 20
+"""Of the first request, where each is more urgent than those before."""
 LONG_ANSWER = 16
 """Tokens of a long answer; longer ones repeat what these show."""
 
@@ -246,6 +248,7 @@ class _Arrivals:
         self._special_percent = source.choose((0, 5, 20))
         self._skips_reading = features.skip_reading
         self._long_percent = source.choose((10, 0, 40))
+        self._urgent_last = source.chance(60)
         self.sessions = features.sessions and not (layout.drafter and layout.has_mamba) and source.chance(50)
 
     def draw(self, execution: Execution) -> Arrive:
@@ -261,7 +264,7 @@ class _Arrivals:
             salt=SALT if special and source.chance(40) else "",
             adapter=source.integer(1, ADAPTERS) if special and source.chance(30) else 0,
             skip_reading=special and self._skips_reading and source.chance(40),
-            priority=source.integer(0, 2) if self._layout.policy == "priority" else 0,
+            priority=self._priority(len(execution.arrivals)) if self._layout.policy == "priority" else 0,
             session=self.sessions and source.chance(50),
             store=source.chance(self._store_percent),
             answers=self._answers.draw(len(prompt)),
@@ -276,6 +279,10 @@ class _Arrivals:
             return Extend(label=label)
         length = self._lengths.between(1, min(room, self._source.choose((4, 1, 12, room))))
         return Extend(label=label, prompt=self._prompts.tail(known, length), max_tokens=self._max_tokens(known))
+
+    def _priority(self, before: int) -> int:
+        """Of three; or more urgent than all before, so that those are preempted whose turn came first in a pass."""
+        return max(0, EARLIEST_PRIORITY - before) if self._urgent_last else self._source.integer(0, 2)
 
     def _max_tokens(self, prompt: int) -> int:
         if self._source.chance(self._long_percent):

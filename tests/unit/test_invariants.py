@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from helpers import (
     Bench,
+    chunked,
     found,
     full,
     layout_of,
@@ -34,7 +35,7 @@ from kvcheck.invariants.registry import MEANING, Violation, all_invariants
 from kvcheck.invariants.witnesses import WITNESSES
 from kvcheck.model.actions import Arrive, Complete, Pause, Reset, Schedule, Transfer
 from kvcheck.model.content import Prefixes
-from kvcheck.model.layout import Drafter
+from kvcheck.model.layout import Connector, Drafter, Layout
 from kvcheck.model.observation import (
     Announce,
     Asked,
@@ -52,6 +53,8 @@ from kvcheck.model.observation import (
     Register,
     Release,
     Retold,
+    StepPlan,
+    Tables,
     Take,
     Touch,
 )
@@ -528,6 +531,51 @@ def _() -> Outcome:
     broken = viewing(kept)
     assert [v.message for v in broken][1] == "the server is idle and tables still hold blocks"
     return Outcome(broken, viewing(view_of(TWO, {"a": ((), ())}, requests={}, running=())))
+
+
+OVERLAPPING = layout_of(full(2), steps_in_flight=2, connector=Connector(role="consumer"))
+
+
+@case("ownership.in-flight", "block 3 is free, and step 1 uses it")
+def _() -> Outcome:
+    """Zeroed, copied or given for a request in the step; without a connector that loads nothing can come in between."""
+
+    def after(made: StepPlan, layout: Layout = OVERLAPPING, tables: Tables = ((1, 2),)) -> list[Violation]:
+        bench = Bench(layout, a=PROMPT)
+        return bench.feed(Schedule(), plan=made, view=view_of(layout, {"a": tables}), in_flight=1)
+
+    def over() -> list[Violation]:
+        bench = Bench(OVERLAPPING, a=PROMPT)
+        held, made = view_of(OVERLAPPING, {"a": ((1, 2, 3),)}), step(zero=(3,), fresh=(3,))
+        bench.feed(Schedule(), plan=made, view=held, in_flight=1)
+        return bench.feed(Complete(), executed=made, view=view_of(OVERLAPPING, {"a": ((1, 2),)}))
+
+    given = step(running("a", 4, 1, 5, more=((3,),)), fresh=(3,))
+    broken = after(step(zero=(3,))) + after(step(copies=((1, 3),))) + after(given)
+    sound = after(step(zero=(1, 2))) + after(given, tables=((1, 2, 3),)) + over()
+    sound += after(step(running("a", 4, 1, 5, more=((3,),))))  # it was the request's before, and out of its reach since
+    for layout in (replace(OVERLAPPING, steps_in_flight=1), replace(OVERLAPPING, connector=None)):
+        sound += after(step(zero=(3,)), layout)
+    return Outcome(broken, sound + after(step(zero=(3,)), replace(OVERLAPPING, connector=Connector(role="producer"))))
+
+
+REACHING = layout_of(full(2), window(2, 3), mamba(4), chunked(2, 4), num_blocks=32)
+
+
+@case("ownership.out-of-reach", r"a reads from column 1 on and still holds columns \[0\]")
+def _() -> Outcome:
+    """After 7 tokens a window of 3 is read from token 5 on, a chunk of 4 from token 4; the state is in column 1."""
+    sound = ((1, 2, 3, 4), (0, 0, 5, 6), (0, 7), (0, 0, 8, 9))
+
+    def after(tables: Tables, done: bool = True, in_flight: int = 1, **fields: int) -> list[Violation]:
+        bench = Bench(REACHING, a=PROMPT)
+        log = (begin(**{"computed": 7, **fields}), End("a", done))
+        return bench.feed(Schedule(), *log, view=view_of(REACHING, {"a": tables}), in_flight=in_flight)
+
+    held = (*sound[:2], (10, 7), sound[3])
+    broken = after(held) + after((sound[0], (0, 11, 5, 6), *sound[2:])) + after((*sound[:3], (0, 12, 8, 9)))
+    quiet = after(held, done=False) + after(held, in_flight=2) + after(held, external=4) + after(held, computed=4)
+    return Outcome(broken, after(sound) + quiet)
 
 
 # ---- progress --------------------------------------------------------------------------------------------------------

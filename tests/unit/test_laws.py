@@ -246,6 +246,11 @@ def test_the_largest_chunk_is_the_budget_without_the_drafters_places_or_the_thre
     assert [laws.largest_chunk(*case, NO_FAULTS) for case in cases] == [8, 5, 4, 5]
 
 
+def test_the_threshold_is_at_least_the_lookahead_if_there_is_one() -> None:
+    cases = [(0, 0), (0, 3), (2, 3), (3, 3), (4, 3), (4, 0)]
+    assert [laws.prefill_threshold(*case, NO_FAULTS) for case in cases] == [0, 0, 3, 3, 4, 4]
+
+
 def test_a_chunk_must_end_on_the_grid_and_at_the_tail_if_there_are_any() -> None:
     cases = [(8, 4, 6), (6, 4, 6), (6, 4, 0), (7, 4, 6)]
     assert [laws.must_end(*case, NO_FAULTS) for case in cases] == [True, True, False, False]
@@ -314,6 +319,7 @@ FAULTY: dict[str, tuple[Callable[[Faults], int], int, int]] = {
     "chunk-starts-off-grid": (lambda f: laws.chunk_end(6, 12, 20, 20, 0, 0, 4, 8, False, f), 8, 12),
     "mtp-reserve-over-stop": (lambda f: laws.must_end(8, 4, 6, f), True, False),
     "external-beside-tail": (lambda f: laws.external_adopted(4, 6, f), 0, 4),
+    "threshold-below-lookahead": (lambda f: laws.prefill_threshold(1, 2, f), 2, 1),
     "largest-chunk-ignores-slots": (lambda f: laws.largest_chunk(8, 3, 6, f), 5, 6),
     "chunk-floored-to-zero": (lambda f: laws.cut_to_grid(0, 3, 9, 8, 4, f), 3, 0),
 }

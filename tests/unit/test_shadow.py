@@ -675,6 +675,21 @@ def test_a_block_must_not_be_given_to_a_load_that_nothing_orders() -> None:
     assert (wrong.label, wrong.position, wrong.held) == ("a", 0, NOT_WRITTEN)
 
 
+def test_a_step_that_had_a_block_before_a_load_got_it_leaves_the_load_alone() -> None:
+    """Its request was taken out of the plan again. What the load wrote is destroyed only if the step says so."""
+    for zero, held in (((), None), ((1,), "nothing: it was never written")):
+        worker = Worker(layout_of(full(4)))
+        worker.arrive("b", (6, 6, 6), "", 0)
+        earlier = step(seq=1, fresh=(1,), zero=zero)
+        worker.issued(earlier)
+        worker.issued(step(seq=2, fresh=(1,), awaited=(1,), loads=(load("b", 0, 2, ((1,),), asynchronous=True),)))
+        worker.load_ends("b")
+        worker.execute(earlier, {})
+        worker.execute(step(seq=2, fresh=(1,), awaited=(1,)), {})
+        read = worker.execute(step(new("b", (6, 6, 6), ((1,),), start=2), seq=3), {}).wrong
+        assert [wrong.held for wrong in read] == [held] * (held is not None)
+
+
 # ---- published keys --------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ import pytest
 from helpers import full, layout_of, mamba, replace, window
 
 from kvcheck.engines.judging import judge_run
-from kvcheck.model.actions import Action, Answer, Arrive, Complete, Run, Schedule
+from kvcheck.model.actions import Action, Answer, Arrive, Complete, Extend, Run, Schedule, Transfer
 from kvcheck.model.layout import Connector, Drafter, Layout
 from kvcheck.targets.loading import load_target
 
@@ -73,6 +73,58 @@ SMALL = Arrive(label="a", prompt=(1, 2, 2, 1, 1), max_tokens=1)
                 *STEP * 3,
             ),
             id="a key that was taken back is published anew for the same block",
+        ),
+        pytest.param(
+            layout_of(
+                *(window(1, 2), mamba(4), mamba(4)),
+                num_blocks=19,
+                max_model_len=11,
+                token_budget=5,
+                max_requests=2,
+                policy="priority",
+                steps_in_flight=2,
+                connector=Connector(role="consumer", divergent=True),
+            ),
+            (
+                asking("a", 1, 1, 2, 3, 1, 4, 2, 5, 1, 4, priority=1),
+                Schedule(),
+                Arrive(label="b", prompt=(6,), max_tokens=2),
+                *(Schedule(), Complete()),
+                Arrive(label="c", prompt=(1, 1), max_tokens=1, answers=(Answer(holds=4, asynchronous=True),)),
+                *(Schedule(), Complete(), Schedule(), Transfer(label="c"), Complete(), Complete(), *STEP),
+            ),
+            id="blocks of a request that was taken out of a plan are neither zeroed nor poisoned after a load",
+        ),
+        pytest.param(
+            layout_of(
+                *(full(1), mamba(4), mamba(4), mamba(4)),
+                num_blocks=36,
+                max_model_len=56,
+                token_budget=24,
+                max_requests=1,
+                steps_in_flight=3,
+                dcp=2,
+            ),
+            (
+                Arrive(label="a", prompt=tuple(range(51)), max_tokens=1, session=True),
+                *STEP,
+                Extend(label="a", prompt=(5, 5)),
+                *(Schedule(), Schedule(), Complete(), Complete(), *STEP * 4),
+            ),
+            id="states before columns that chunks passed over are given back, so that the next turn fits",
+        ),
+        pytest.param(
+            layout_of(
+                full(2),
+                num_blocks=16,
+                max_model_len=8,
+                token_budget=8,
+                max_requests=2,
+                long_prefill_threshold=1,
+                drafter=Drafter(method="mtp", tokens=2, modules=2),
+            ),
+            (asking("a", 1, 2), asking("b", 1, 2), *STEP * 4),
+            id="a long-prefill threshold gives way to what the drafter's last chunk needs",
         ),
     ],
 )

@@ -34,8 +34,8 @@ class Chunk(NamedTuple):
     drafter: bool
 
 
-def _chunk(s: Statement, faults: Faults) -> Chunk:
-    """Any chunk that could run to ``could``, which the budget allows."""
+def _chunk(s: Statement, faults: Faults, lookahead: int = 0) -> Chunk:
+    """Any chunk that could run to ``could``, which the budget allows, and the threshold."""
     grid = s.size("block")
     start, could, known, prompt = s.tokens("start"), s.tokens("could end"), s.tokens("known"), s.tokens("prompt")
     junction, budget = s.tokens("junction"), s.tokens("budget")
@@ -44,6 +44,7 @@ def _chunk(s: Statement, faults: Faults) -> Chunk:
     s.given(tail <= prompt)
     s.given(prompt > 0, prompt <= known, start < prefill_of(prompt, known), budget > slots)
     room = budget - slots
+    threshold = laws.prefill_threshold(threshold, lookahead, faults)
     most = ite(threshold > 0, minimum(threshold, room), room)
     s.given(start < could, could <= known, could - start <= most)
     largest = laws.largest_chunk(budget, slots, threshold, faults)
@@ -99,17 +100,16 @@ def _progress_shown(n: Numbers) -> Iterator[Run]:
     "with the whole budget for itself a prefill gets on, what the drafter's last chunk needs included",
     "R8.4.1 R8.4.7 R8.4.8",
     "any chunk as long as budget and threshold allow, any lookahead",
-    refutes="chunk-floored-to-zero largest-chunk-ignores-slots mtp-reserve-over-stop",
+    refutes="threshold-below-lookahead chunk-floored-to-zero largest-chunk-ignores-slots mtp-reserve-over-stop",
     replays=_progress_shown,
     shows="progress.",
 )
 def progress(s: Statement, faults: Faults) -> None:
     """A layout with a lookahead of m tokens has a budget of more than 2 m."""
-    c = _chunk(s, faults)
     lookahead = s.tokens("lookahead")
+    c = _chunk(s, faults, lookahead)
     s.given(equal(c.could, minimum(c.known, c.start + c.largest)))
     s.given(c.room >= lookahead)
-    s.needed("the long-prefill threshold is at least the lookahead", c.largest >= lookahead)
     kept = laws.lookahead_kept(c.known, c.start, c.end, lookahead)
     end = ite(both(lookahead > 1, negated(laws.must_end(c.end, c.grid, c.tail, faults))), kept, c.end)
 
