@@ -163,7 +163,8 @@ def one_hand(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
 
 @invariant(
     "ownership.in-flight",
-    "with a connector that loads, a block that a step in flight writes, copies or zeroes is not free",
+    "with a connector that loads, a block that a step in flight writes, copies or zeroes is not free, nor of a request "
+    "that it does not run and that may end any time",
     Severity.CORRUPTION,
     "R8.2.1 R8.2.2 #48481",
 )
@@ -177,6 +178,23 @@ def in_flight(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
         if shared := _used(step).intersection(view.free):
             yield Finding(f"block {min(shared)} is free, and step {step.seq} uses it")
             return
+    plan = moment.observation.plan
+    if plan is not None and plan.zero:
+        yield from _zeroed_for_nobody(plan, view)
+
+
+def _zeroed_for_nobody(plan: StepPlan, view: CacheView) -> Iterator[Finding]:
+    """Blocks that a step zeroes for a request that it does not run. What a load writes is not for the step to zero, and
+    its request cannot end before it."""
+    zeroed, run = set(plan.zero), {item.label for item in plan.requests}
+    for label, tables in view.tables.items():
+        idle = label not in run and view.requests[label].status != "loading"
+        shared = zeroed.intersection(chain.from_iterable(tables)) if idle else set()
+        if shared:
+            yield Finding(
+                f"step {plan.seq} zeroes block {min(shared)} of {label}, and does not run it", detail="not run"
+            )
+            return
 
 
 def _used(step: StepPlan) -> set[int]:
@@ -185,6 +203,24 @@ def _used(step: StepPlan) -> set[int]:
     for item in step.requests:
         used.update(set(step.fresh).intersection(chain.from_iterable(item.tables)))
     return used
+
+
+@invariant(
+    "ownership.beside",
+    "with no step in flight, no more is held beside the tables than a copy of each group for each request",
+    Severity.LEAK,
+    "R8.6 R8.6.1",
+)
+def beside(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
+    """Pins of a connector, above all: the pool has room for one copy of each group (R8.6). With no request left it is a
+    leak."""
+    view = moment.view
+    if view is None or moment.in_flight or not view.requests:
+        return
+    held = sum(count for _, count in view.holders)
+    most = len(view.requests) * len(ledger.layout.groups)
+    if held > most:
+        yield Finding(f"{held} blocks are held beside the tables of {len(view.requests)} requests")
 
 
 @invariant(

@@ -160,6 +160,11 @@ class Cache:
             blocks = blocks + manager.remove(label)
         return blocks
 
+    def cut_back(self, label: str, tokens: int) -> None:
+        """Give back the blocks behind a request's first ``tokens`` tokens, a multiple of all block sizes."""
+        for manager in self.managers:
+            manager.cut_back(label, tokens)
+
     def unpublish(self, label: str) -> None:
         """The keys that a request's blocks got in this pass go: its step will not run (R5.5.1)."""
         for table in self.coordinator.tables(label):
@@ -175,7 +180,8 @@ class Cache:
     # ---- the end of a pass ---------------------------------------------------------------------------------------
 
     def pin_handed_over(self) -> None:
-        """Copied tails that a connector may read are kept until their request ends (R12.44)."""
+        """Copied tails that a connector may read are kept until their request ends (R12.44), through all turns of a
+        session (R10.52)."""
         for manager in self.managers:
             for label, block in manager.handed_over:
                 self.pool.touch((block,))

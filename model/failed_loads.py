@@ -61,6 +61,7 @@ class FailedLoads:
         known = -1
         while known != len(invalid):
             known = len(invalid)
+            self._add_copies(invalid)
             for _, label, tables in self.departed:
                 if self._first_bad(tables, invalid, self._layout.max_model_len) is not None:
                     self._add_behind(tables, invalid)
@@ -73,6 +74,11 @@ class FailedLoads:
                     self._add_behind(tables, invalid)
         for request in affected.values():
             self._set_back(request, invalid)
+
+    def _add_copies(self, invalid: set[int]) -> None:
+        """A step that was planned before the load failed copies what is missing."""
+        for plan in self._scheduler.in_flight:
+            invalid.update(target for source, target in plan.copies if source in invalid)
 
     def _drop_output(self, label: str) -> None:
         """A request that was preempted meanwhile: its output in flight rests on the missing block."""
@@ -169,7 +175,8 @@ class FailedLoads:
         return self._layout.connector is not None and self._layout.connector.failure == "recompute"
 
     def retry(self, request: Request) -> None:
-        """A failed load has been reported: what is valid is registered, or all blocks go (R7.10)."""
+        """A failed load has been reported: what is valid is registered, and all other blocks go (R7.10). Kept, they
+        would have to be zeroed by a step that nothing orders with what comes after an abort (R8.2.1)."""
         scheduler = self._scheduler
         if not request.computed:
             scheduler.cache.free_request(request.label)
@@ -177,6 +184,9 @@ class FailedLoads:
                 scheduler.prefills.pop(request.label, None)
             return
         scheduler.cache.register(request, request.computed, request.computed)
+        if not self._faults.failed_load_half_way_back:
+            scheduler.cache.cut_back(request.label, request.computed)
+            return
         for manager in scheduler.cache.managers:
             if manager.zeroes:
                 blocks = manager.rows[request.label].blocks

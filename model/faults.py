@@ -352,7 +352,13 @@ class Faults:
     ] = False
     failed_load_half_way_back: Annotated[
         bool,
-        Fault("a failed load sets windows and states back to where they have nothing", "R7.10 R10.40", OLDEST, LATEST),
+        Fault(
+            "a failed load sets back in place: windows and states to where they have nothing, and blocks that it has "
+            "not filled are kept and zeroed by a step that does not run their request",
+            "R7.10 R8.2.1 R10.40 R10.53",
+            OLDEST,
+            LATEST,
+        ),
     ] = False
     failed_load_keeps_keys: Annotated[
         bool,
@@ -374,6 +380,15 @@ class Faults:
     ] = False
 
     # ---- sessions ----
+    tails_pinned: Annotated[
+        bool,
+        Fault(
+            "the copied tails of all turns of a session stay pinned for a connector",
+            "R8.6.1 R10.52",
+            "0.27.1",
+            "0.28.0",
+        ),
+    ] = False
     session_counts_cut_drafts: Annotated[
         bool,
         Fault(

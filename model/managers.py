@@ -223,6 +223,13 @@ class Manager:
             if self.faults.block_freed_twice and self.pool.refs[given[0]] > 0:
                 self.pool.release(given[:1])
 
+    def cut_back(self, label: str, tokens: int) -> None:
+        """Give back the columns behind the first ``tokens`` tokens, the last first."""
+        blocks = self.rows[label].blocks
+        kept = tokens // self.block
+        self.pool.release(reversed(blocks[kept:]))
+        del blocks[kept:]
+
     def free(self, label: str) -> None:
         """Give back all blocks of a request, the last first (R1.14)."""
         self.pool.release(reversed(self.remove(label)))

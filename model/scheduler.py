@@ -70,7 +70,7 @@ class Scheduler:
         self.preempted: set[str] = set()
         role = layout.connector.role if layout.connector else None
         self._fences = layout.asynchronous and role in ("consumer", "both") and not faults.frees_not_fenced
-        self._pins = role in ("producer", "both")
+        self._pins = role in ("producer", "both") and faults.tails_pinned
 
     def _queue(self) -> Queue:
         return PriorityQueue() if self.layout.policy == "priority" else ArrivalQueue()

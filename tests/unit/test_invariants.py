@@ -552,11 +552,34 @@ def _() -> Outcome:
 
     given = step(running("a", 4, 1, 5, more=((3,),)), fresh=(3,))
     broken = after(step(zero=(3,))) + after(step(copies=((1, 3),))) + after(given)
-    sound = after(step(zero=(1, 2))) + after(given, tables=((1, 2, 3),)) + over()
+    sound = after(step(running("a", 4, 1, 5), zero=(1, 2))) + after(given, tables=((1, 2, 3),)) + over()
     sound += after(step(running("a", 4, 1, 5, more=((3,),))))  # it was the request's before, and out of its reach since
     for layout in (replace(OVERLAPPING, steps_in_flight=1), replace(OVERLAPPING, connector=None)):
         sound += after(step(zero=(3,)), layout)
     return Outcome(broken, sound + after(step(zero=(3,)), replace(OVERLAPPING, connector=Connector(role="producer"))))
+
+
+@case("ownership.in-flight", "step 1 zeroes block 2 of a, and does not run it")
+def _() -> Outcome:
+    """A request that waits may end at any time; one that loads ends when the load does."""
+
+    def after(made: StepPlan, status: str = "waiting") -> list[Violation]:
+        view = view_of(OVERLAPPING, {"a": ((1, 2),)}, requests={"a": request_view(status)}, running=(), waiting=("a",))
+        return Bench(OVERLAPPING, a=PROMPT).feed(Schedule(), plan=made, view=view, in_flight=1)
+
+    run = step(new("a", PROMPT[:4], ((1, 2),)), zero=(2,), fresh=(2,))
+    return Outcome(after(step(zero=(2,))), after(step(zero=(2,)), "loading") + after(run, "running"))
+
+
+@case("ownership.beside", "3 blocks are held beside the tables of 1 requests")
+def _() -> Outcome:
+    """Ends of copies while their step is in flight, and a copy of each group for each request."""
+
+    def holding(*blocks: int, in_flight: int = 0) -> list[Violation]:
+        view = view_of(TWO, {"a": ((1,), (2,))}, holders=tuple((block, 1) for block in blocks))
+        return viewing(view, in_flight=in_flight)
+
+    return Outcome(holding(3, 4, 5), holding(3, 4) + holding(3, 4, 5, in_flight=1))
 
 
 REACHING = layout_of(full(2), window(2, 3), mamba(4), chunked(2, 4), num_blocks=32)
