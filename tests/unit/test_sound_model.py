@@ -6,7 +6,7 @@ import pytest
 from helpers import full, layout_of, mamba, replace, window
 
 from kvcheck.engines.judging import judge_run
-from kvcheck.model.actions import Action, Answer, Arrive, Complete, Extend, Run, Schedule, Transfer
+from kvcheck.model.actions import Abort, Action, Answer, Arrive, Complete, Extend, Run, Schedule, Transfer
 from kvcheck.model.layout import Connector, Drafter, Layout
 from kvcheck.targets.loading import load_target
 
@@ -94,6 +94,66 @@ SMALL = Arrive(label="a", prompt=(1, 2, 2, 1, 1), max_tokens=1)
                 *(Schedule(), Complete(), Schedule(), Transfer(label="c"), Complete(), Complete(), *STEP),
             ),
             id="blocks of a request that was taken out of a plan are neither zeroed nor poisoned after a load",
+        ),
+        pytest.param(
+            layout_of(
+                *(mamba(6), full(6)),
+                num_blocks=6,
+                max_model_len=6,
+                token_budget=2,
+                match_unit=2,
+                max_requests=2,
+                steps_in_flight=2,
+                connector=Connector(role="consumer"),
+            ),
+            (
+                Arrive(label="a", prompt=(1, 1, 2, 1), max_tokens=1, answers=(Answer(holds=4, arrives=2),)),
+                Schedule(),
+                asking("b", 1, 1, 2, 1, 1),
+                *(Schedule(), Complete(), Complete()),
+            ),
+            id="who has copied what a failed load left starts anew as well",
+        ),
+        pytest.param(
+            layout_of(
+                full(4),
+                num_blocks=7,
+                max_model_len=20,
+                token_budget=16,
+                max_requests=2,
+                steps_in_flight=2,
+                connector=Connector(role="consumer"),
+                zeroing=True,
+            ),
+            (
+                Arrive(
+                    label="a",
+                    prompt=(*range(12),),
+                    max_tokens=1,
+                    answers=(Answer(holds=8, asynchronous=True, arrives=4), Answer()),
+                ),
+                Arrive(label="b", prompt=(9,) * 12, max_tokens=3),
+                *(Schedule(), Transfer(label="a"), Complete(), Schedule(), *STEP, Abort(label="a"), Complete()),
+            ),
+            id="blocks that a failed load has not filled are given back",
+        ),
+        pytest.param(
+            layout_of(
+                *(mamba(5), mamba(5), mamba(5)),
+                num_blocks=10,
+                max_model_len=7,
+                token_budget=1,
+                match_unit=1,
+                max_requests=1,
+                connector=Connector(),
+            ),
+            (
+                Arrive(label="a", prompt=(1,), max_tokens=1, session=True),
+                *STEP,
+                *(Extend(label="a", prompt=(1,)), *STEP) * 2,
+                *STEP * 2,
+            ),
+            id="the tails of a session's earlier turns are not kept",
         ),
         pytest.param(
             layout_of(
