@@ -97,6 +97,24 @@ SMALL = Arrive(label="a", prompt=(1, 2, 2, 1, 1), max_tokens=1)
         ),
         pytest.param(
             layout_of(
+                *(window(1, 4, eagle=True), full(1), mamba(2, 1)),
+                num_blocks=26,
+                max_model_len=5,
+                token_budget=6,
+                max_requests=3,
+                drafter=Drafter(method="mtp", tokens=1),
+                connector=Connector(divergent=True),
+            ),
+            (
+                asking("a", 1, 2),
+                asking("b", 1, 1, 3),
+                Arrive(label="c", prompt=(1, 1, 1, 1), max_tokens=1, answers=(Answer(holds=5, asynchronous=True),)),
+                *(Schedule(), Transfer(label="c"), Complete(), *STEP),
+            ),
+            id="a block that another token followed, in a group that was looked up on its own",
+        ),
+        pytest.param(
+            layout_of(
                 *(mamba(6), full(6)),
                 num_blocks=6,
                 max_model_len=6,
