@@ -58,8 +58,8 @@ def unit(ledger: Ledger, group: int) -> int:
 
 
 def with_unit_behind(ledger: Ledger, lookup: Lookup) -> set[int]:
-    """EAGLE groups that may resume where this lookup ends: they hit nothing, or have the unit behind it. Where groups are
-    looked up each on its own, it is the unit behind what the group itself has."""
+    """EAGLE groups that may resume where this lookup ends: they hit nothing, or have the unit behind it. Where groups
+    are looked up each on its own, it is the unit behind what the group itself has."""
     hits = {group: min(lookup.length, lookup.lengths[group]) for group in ledger.promises.drops}
     return {
         group for group, length in hits.items() if not length or _has_unit_behind(ledger, lookup.label, group, length)
