@@ -85,6 +85,13 @@ def read_layout(path: Path) -> Layout:
     return _valid(file, _decoded(file, raw, Layout))
 
 
+def read_as(file: Path, kind: Any) -> Any:
+    """What a file of some other kind with a version holds; ``kind`` may be a union."""
+    raw = _bytes_of(file)
+    _head(file, raw)
+    return _decoded(file, raw, kind)
+
+
 def expected_verdicts(path: Path) -> dict[str, str]:
     """Verdict by target, as a counterexample's folder states it; empty if there is no such statement."""
     file = (path if path.is_dir() else path.parent) / EXPECTED_FILE

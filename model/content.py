@@ -37,6 +37,10 @@ def _mix(state: int, value: int) -> int:
     return mixed ^ mixed >> 32 or 1
 
 
+FrozenPrefixes = tuple[tuple[int, ...], tuple[int, ...], str, int]
+"""Tokens, identities of their prefixes, salt, adapter."""
+
+
 class Prefixes:
     """Identities of all prefixes of one request: ``ids[p]`` stands for tokens 0 to p.
 
@@ -62,6 +66,18 @@ class Prefixes:
             state = _mix(state, token)
             self._ids.append(state)
         self.tokens.extend(tokens)
+
+    def frozen(self) -> FrozenPrefixes:
+        """What is known by now, as a value."""
+        return tuple(self.tokens), tuple(self._ids), *self.extra_keys
+
+    @classmethod
+    def thawed(cls, frozen: FrozenPrefixes) -> Prefixes:
+        """Prefixes that go on from such a value."""
+        tokens, ids, salt, adapter = frozen
+        prefixes = cls((), salt, adapter)
+        prefixes.tokens, prefixes._ids = list(tokens), list(ids)
+        return prefixes
 
     def truncate(self, length: int) -> None:
         """Forget everything from position ``length`` on (a session that discards what it had sampled)."""

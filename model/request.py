@@ -6,8 +6,11 @@ from collections import deque
 from enum import StrEnum
 
 from kvcheck.model.actions import Arrive, Extend
-from kvcheck.model.content import Prefixes
+from kvcheck.model.content import FrozenPrefixes, Prefixes
 from kvcheck.model.faults import Faults
+
+FrozenNames = tuple[FrozenPrefixes, tuple[int, ...]]
+"""Hashed tokens, and the names of prefixes."""
 
 
 class Status(StrEnum):
@@ -114,19 +117,19 @@ class Request:
         for length in range((len(self.names) + 1) * self._hash_block, self.known + 1, self._hash_block):
             self.names.append(self._hashed.id_of(length))
 
-    def hashed_tokens(self) -> tuple[tuple[int, ...], str, int]:
-        """The tokens that the names cover, with the extra keys."""
-        return (tuple(self._hashed.tokens), *self._hashed.extra_keys)
+    def frozen_names(self) -> FrozenNames:
+        """What the names are made from, and the names."""
+        return self._hashed.frozen(), tuple(self.names)
 
     def revive(
-        self, tokens: tuple[int, ...], hashed: Prefixes, inputs: tuple[tuple[Extend, int], ...], hash_block: int
+        self, tokens: tuple[int, ...], named: FrozenNames, inputs: tuple[tuple[Extend, int], ...], hash_block: int
     ) -> None:
         """Set what a state tells of the request's tokens; the plain fields are set already."""
         self.tokens = list(tokens)
         self.inputs = deque(inputs)
-        self._hashed, self._hash_block = hashed, hash_block
-        self.names = []
-        self._learn_names()
+        hashed, names = named
+        self._hashed, self._hash_block = Prefixes.thawed(hashed), hash_block
+        self.names = list(names)
 
     def is_over(self, longest: int) -> bool:
         """Whether the last token ends the answer."""

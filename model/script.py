@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from kvcheck.model.actions import Answer, Arrive
 from kvcheck.model.layout import Layout
@@ -11,10 +12,14 @@ from kvcheck.model.observation import Load, Store, Tables
 _NO_ANSWER = Answer()
 
 
-ScriptState = tuple[
-    tuple[Arrive, ...], tuple[tuple[str, int], ...], tuple[tuple[str, tuple[int, Answer]], ...], frozenset[str], bool
-]
-"""Arrivals, questions so far, the last answers, loads under way, whether it has settled."""
+class ScriptState(NamedTuple):
+    """Arrivals, questions ``asked`` so far, the last answers, loads under way, whether it has settled."""
+
+    arrivals: tuple[Arrive, ...]
+    asked: tuple[tuple[str, int], ...]
+    answers: tuple[tuple[str, tuple[int, Answer]], ...]
+    loading: frozenset[str]
+    settled: bool
 
 
 class Script:
@@ -107,7 +112,7 @@ class Script:
 
     def snapshot(self) -> ScriptState:
         """The state between two actions."""
-        return (
+        return ScriptState(
             tuple(self._arrivals.values()),
             tuple(self._asked.items()),
             tuple(self._answers.items()),
@@ -120,6 +125,8 @@ class Script:
         arrivals, asked, answers, loading, self._settled = state
         self._arrivals = {request.label: request for request in arrivals}
         self._asked, self._answers, self._loading = dict(asked), dict(answers), set(loading)
+        self._loads.clear()
+        self._stores.clear()
 
     def take_stores(self) -> tuple[Store, ...]:
         """Stores that began since the last call."""

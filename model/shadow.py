@@ -74,6 +74,12 @@ class _Row:
         self.state_column: int | None = None
         self.accepted = 1
 
+    def copy(self) -> _Row:
+        """The same row with tables of its own."""
+        row = _Row(self.prefixes, [table.copy() for table in self.tables], self.computed, self.known)
+        row.first, row.state_column, row.accepted = self.first, self.state_column, self.accepted
+        return row
+
 
 class _Part:
     """One request's share of the step being executed: tokens ``start`` to ``end``, known ones up to ``base``."""

@@ -6,28 +6,30 @@ Taken between two actions: what lives during a pass only is no part of it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from kvcheck.model.content import Prefixes
 from kvcheck.model.managers import MambaManager, Manager, Row
 from kvcheck.model.observation import StepPlan, Tables
 from kvcheck.model.pool import NULL, Key, Pool
-from kvcheck.model.request import Request
+from kvcheck.model.request import FrozenNames, Request
 from kvcheck.model.scheduler import Scheduler
+
+Canonical = tuple[Any, ...]
+"""Numbers, texts, None, and tuples of these."""
 
 _LISTS = ("tokens", "names", "inputs")
 _PLAIN = tuple(name for name in Request.__slots__ if name not in (*_LISTS, "_hashed", "_hash_block"))
 
 
 class RequestState(NamedTuple):
-    """One request. ``plain``: the values of its plain fields, in the order of its slots. ``hashed``: the tokens that
-    its names cover, with its extra keys."""
+    """One request. ``plain``: the values of its plain fields, in the order of its slots. ``named``: what its names are
+    made from, and they."""
 
     plain: tuple[Any, ...]
     tokens: tuple[int, ...]
     inputs: tuple[Any, ...]
-    hashed: tuple[tuple[int, ...], str, int]
+    named: FrozenNames
 
     def field(self, name: str) -> Any:
         """A plain field."""
@@ -157,7 +159,7 @@ def _request_state(request: Request) -> RequestState:
         plain=tuple([getattr(request, name) for name in _PLAIN]),
         tokens=tuple(request.tokens),
         inputs=tuple(request.inputs),
-        hashed=request.hashed_tokens(),
+        named=request.frozen_names(),
     )
 
 
@@ -165,8 +167,7 @@ def _request(state: RequestState, hash_block: int) -> Request:
     request = Request.__new__(Request)
     for name, value in zip(_PLAIN, state.plain, strict=True):
         setattr(request, name, value)
-    tokens, salt, adapter = state.hashed
-    request.revive(state.tokens, Prefixes(tokens, salt, adapter), state.inputs, hash_block)
+    request.revive(state.tokens, state.named, state.inputs, hash_block)
     return request
 
 
@@ -183,6 +184,8 @@ def _row_states(manager: Manager) -> tuple[tuple[str, RowState], ...]:
 def _restore_rows(manager: Manager, rows: Iterable[tuple[str, RowState]]) -> None:
     manager.rows.clear()
     producers = set()
+    for passing in (manager.copies, manager.to_zero, manager.handed_over):  # a server that died has left some
+        passing.clear()
     for label, state in rows:
         row = manager.rows[label] = Row()
         row.blocks, row.registered, row.tail = list(state.blocks), state.registered, state.tail
@@ -191,47 +194,60 @@ def _restore_rows(manager: Manager, rows: Iterable[tuple[str, RowState]]) -> Non
             producers.add(label)
     if isinstance(manager, MambaManager):
         manager.producers = producers
-        manager.handed_over.clear()
 
 
 # ---- up to names -----------------------------------------------------------------------------------------------------
 
 
-def canonical(state: State) -> Hashable:
+class Numbering(NamedTuple):
+    """Numbers that do not depend on names: of requests by label, in the order of the queues, and of blocks."""
+
+    labels: dict[str, int]
+    blocks: dict[int, int]
+
+    def of(self, labels: Collection[str]) -> tuple[int, ...]:
+        """These requests in the order of their numbers. One that is gone has none, and is told from others by -1."""
+        return tuple(sorted([self.labels.get(label, -1) for label in labels])) if labels else ()
+
+
+def numbering(state: State) -> Numbering:
+    """Blocks are numbered as they are met: the free queue in its order, then the tables. That is exact, because the
+    queue is part of the state, and costs one walk."""
+    labels = _numbers((*state.running, *state.passed_over, *state.waiting, *(r.field("label") for r in state.requests)))
+    held = [
+        block
+        for group in state.rows
+        for label, row in sorted(group, key=lambda item: labels.get(item[0], -1))
+        if label in labels
+        for block in row.blocks
+    ]
+    outside = [block for _, blocks in (*state.pins, *state.fenced) for block in blocks]
+    return Numbering(labels, _numbers((NULL, *state.pool.free, *held, *outside, *range(len(state.pool.refs)))))
+
+
+def canonical(state: State, numbers: Numbering | None = None) -> Canonical:
     """The same for two states that differ in the numbers of blocks and the labels of requests only.
 
-    Blocks are numbered as they are met: the free queue in its order, then the tables. That is exact, because the queue
-    is part of the state, and costs one walk. Requests are numbered in the order of the queues. Counts of passes and
-    arrivals matter by their differences only, and of plans in flight what the server reads again.
+    Counts of passes and arrivals matter by their differences only, and of plans in flight what the server reads again.
+    Numbers, texts, None and tuples of these, so that it can be written as bytes.
     """
-    labels = _numbers((*state.running, *state.passed_over, *state.waiting, *(r.field("label") for r in state.requests)))
+    numbers = numbering(state) if numbers is None else numbers
+    labels, blocks = numbers
     order = sorted(state.requests, key=lambda request: labels[request.field("label")])
-    rows = [
-        sorted(((labels[label], row) for label, row in group if label in labels), key=lambda r: r[0])
-        for group in state.rows
-    ]
-    held = (block for group in rows for _, row in group for block in row.blocks)
-    outside = (block for _, blocks in (*state.pins, *state.fenced) for block in blocks)
-    blocks = _numbers((NULL, *state.pool.free, *held, *outside, *range(len(state.pool.refs))))
     passes, steps, processed, arrivals, idle = state.counters
     name = labels.get
     return (
         _canonical_pool(state.pool, blocks),
-        tuple([_canonical_request(request, labels, steps, arrivals) for request in order]),
-        tuple([tuple([(label, _canonical_row(row, blocks)) for label, row in group]) for group in rows]),
-        tuple([name(label) for label in state.running]),
-        tuple([name(label) for label in state.waiting]),
-        tuple([name(label) for label in state.passed_over]),
-        frozenset(name(label) for label in state.prefills),
-        frozenset(name(label) for label in state.loaded),
-        frozenset(name(label) for label in state.failed),
-        frozenset(name(label) for label in state.aborted_loads),
-        frozenset(name(label) for label in state.preempted),
-        frozenset(name(label) for label in state.finished),
-        len(state.finished),
-        frozenset((name(label), _renamed(pinned, blocks)) for label, pinned in state.pins),
-        tuple([(fence - steps, _renamed(fenced, blocks)) for fence, fenced in state.fenced]),
-        tuple([(seq - passes, name(label), _tables(tables, blocks)) for seq, label, tables in state.departed]),
+        tuple([_canonical_request(request, labels, processed, arrivals) for request in order]),
+        tuple([_canonical_rows(group, numbers) for group in state.rows]),
+        tuple([labels[label] for label in state.running]),
+        tuple([labels[label] for label in state.waiting]),
+        tuple([labels[label] for label in state.passed_over]),
+        tuple(map(numbers.of, (state.prefills, state.loaded, state.failed, state.aborted_loads))),
+        tuple(map(numbers.of, (state.preempted, state.finished))),
+        tuple(sorted([(name(label, -1), _renamed(pinned, blocks)) for label, pinned in state.pins])),
+        tuple([(steps - fence, _renamed(fenced, blocks)) for fence, fenced in state.fenced]),
+        tuple([(passes - seq, name(label, -1), _tables(tables, blocks)) for seq, label, tables in state.departed]),
         tuple([_canonical_plan(plan, labels, blocks, passes) for plan in state.in_flight]),
         (steps - processed, idle, state.paused),
     )
@@ -250,47 +266,56 @@ def _tables(tables: Tables, blocks: dict[int, int]) -> Tables:
     return tuple([_renamed(table, blocks) for table in tables])
 
 
-def _canonical_pool(pool: PoolState, blocks: dict[int, int]) -> Hashable:
-    refs = sorted((blocks[block], count) for block, count in enumerate(pool.refs) if count)
-    keys = sorted((blocks[block], held) for block, held in pool.keys)
-    holders = [sorted((name, _renamed(held, blocks)) for name, held in group) for group in pool.holders]
-    return tuple(refs), len(pool.free), pool.free_count, tuple(keys), tuple([tuple(group) for group in holders])
+def _canonical_pool(pool: PoolState, blocks: dict[int, int]) -> Canonical:
+    refs = tuple([pool.refs[block] for block in blocks])
+    keys = sorted([(blocks[block], held) for block, held in pool.keys])
+    holders = [sorted([(name, _renamed(held, blocks)) for name, held in group]) for group in pool.holders]
+    return refs, len(pool.free), pool.free_count, tuple(keys), tuple([tuple(group) for group in holders])
 
 
 _RELATIVE: dict[str, Callable[[Any, dict[str, int], int, int], Any]] = {
-    "label": lambda value, labels, _steps, _arrivals: labels[value],
-    "order": lambda value, _labels, _steps, arrivals: value - arrivals,
-    "last_step": lambda value, _labels, steps, _arrivals: value - steps,
+    "label": lambda value, labels, _processed, _arrivals: labels[value],
+    "order": lambda value, _labels, _processed, arrivals: arrivals - value,
+    "last_step": lambda value, _labels, processed, _arrivals: max(0, value - processed),
+    "preemptions": lambda value, _labels, _processed, _arrivals: value > 0,
+    "status": lambda value, _labels, _processed, _arrivals: value.value,
 }
+"""Fields of which less matters than their value: counts would tell states apart that have the same future."""
 
 
-def _canonical_request(request: RequestState, labels: dict[str, int], steps: int, arrivals: int) -> Hashable:
+def _canonical_request(request: RequestState, labels: dict[str, int], processed: int, arrivals: int) -> Canonical:
     plain = tuple(
         [
-            _RELATIVE[field](value, labels, steps, arrivals) if field in _RELATIVE else value
+            _RELATIVE[field](value, labels, processed, arrivals) if field in _RELATIVE else value
             for field, value in zip(_PLAIN, request.plain, strict=True)
         ]
     )
-    inputs = tuple([(extend.prompt, extend.max_tokens, order - arrivals) for extend, order in request.inputs])
-    return plain, request.tokens, inputs, request.hashed
+    inputs = tuple([(extend.prompt, extend.max_tokens, arrivals - order) for extend, order in request.inputs])
+    (_, _, salt, adapter), names = request.named
+    return plain, request.tokens, inputs, names, salt, adapter
 
 
-def _canonical_row(row: RowState, blocks: dict[int, int]) -> Hashable:
-    tail = None if row.tail is None else (row.tail[0], blocks[row.tail[1]])
-    return row._replace(blocks=_renamed(row.blocks, blocks), tail=tail)
+def _canonical_rows(group: Sequence[tuple[str, RowState]], numbers: Numbering) -> Canonical:
+    rows = []
+    for label, row in group:
+        if label in numbers.labels:
+            tail = None if row.tail is None else (row.tail[0], numbers.blocks[row.tail[1]])
+            blocks = _renamed(row.blocks, numbers.blocks)
+            rows.append((numbers.labels[label], blocks, row.registered, tail, row.grown, row.previous, row.producer))
+    return tuple(sorted(rows, key=lambda item: item[0]))
 
 
-def _canonical_plan(plan: StepPlan, labels: dict[str, int], blocks: dict[int, int], passes: int) -> Hashable:
+def _canonical_plan(plan: StepPlan, labels: dict[str, int], blocks: dict[int, int], passes: int) -> Canonical:
     requests = [
-        (labels.get(r.label), r.kind, r.start, r.count, r.drafts, r.known, _tables(r.tables, blocks))
+        (labels.get(r.label, -1), r.kind, r.start, r.count, r.drafts, r.known, _tables(r.tables, blocks))
         for r in plan.requests
     ]
     loads = [
-        (labels.get(load.label), load.local, load.external, load.asynchronous, load.arrives) for load in plan.loads
+        (labels.get(load.label, -1), load.local, load.external, load.asynchronous, load.arrives) for load in plan.loads
     ]
     copies = tuple([(blocks[source], blocks[target]) for source, target in plan.copies])
     return (
-        plan.seq - passes,
+        passes - plan.seq,
         tuple(requests),
         copies,
         _renamed(plan.fresh, blocks),

@@ -130,6 +130,11 @@ class Execution:
             case Settle():
                 self.session.settle()
 
+    @property
+    def unreported(self) -> tuple[list[str], list[str], list[int], list[str]]:
+        """What the next output will tell: loads that are over, stores, blocks that were not filled, failed loads."""
+        return self._received, self._sent, self._invalid, self._failed
+
     # ---- each kind of action -------------------------------------------------------------------------------------
 
     def _schedule(self) -> dict[str, Any]:

@@ -109,6 +109,11 @@ class ReferenceSession:
             self._cache.pool.withdraw(block)
         return bool(blocks)
 
+    def owners(self) -> dict[int, tuple[str, int]]:
+        """A request that each known prefix is one of, and its length in tokens, by name."""
+        size = self._layout.hash_block
+        return {n: (label, (i + 1) * size) for label, names in self._names.items() for i, n in enumerate(names)}
+
     def reset(self, running: bool) -> bool:
         """Reset the prefix cache; False if the server declines."""
         return self.scheduler.reset(running)

@@ -1,0 +1,1 @@
+"""The exhaustive explorer: all states of the model within a small scope, breadth first."""

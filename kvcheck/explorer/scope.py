@@ -1,0 +1,124 @@
+"""Scopes: what is searched completely. Data, in `model/scopes/`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+import kvcheck.model
+from kvcheck.explorer.pool import PoolLayout
+from kvcheck.files import MOST_TOKEN, InputError, read_as
+from kvcheck.model.actions import Arrive
+from kvcheck.model.layout import Layout, problems
+
+FOLDER = Path(kvcheck.model.__file__).parent / "scopes"
+
+Also = Literal["accept", "evict", "abort", "transfer", "reset"]
+
+
+class ServerScope(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="server",
+    tag_field="world",
+):
+    """A whole server with this layout, and the requests that may come, each once and at any time.
+
+    ``also``: what may happen besides arrivals, passes and completions: any number of drafts is accepted, any cached
+    prefix is evicted, any request is aborted, any transfer ends, the cache is reset. ``in_order``: requests come in the
+    order given. ``kills``: faults that a search of this scope finds.
+    """
+
+    what: str
+    layout: Layout
+    requests: tuple[Arrive, ...]
+    also: tuple[Also, ...] = ()
+    in_order: bool = False
+    kills: tuple[str, ...] = ()
+    version: int = 1
+
+
+class PoolScope(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag="pool",
+    tag_field="world",
+):
+    """The block pool alone."""
+
+    what: str
+    pool: PoolLayout
+    kills: tuple[str, ...] = ()
+    version: int = 1
+
+
+Scope: TypeAlias = ServerScope | PoolScope
+
+
+def names() -> list[str]:
+    """All scopes that come with kvcheck."""
+    return sorted(file.stem for file in FOLDER.glob("*.json"))
+
+
+def scope_of(text: str) -> Scope:
+    """The scope of this name, or in this file.
+
+    Raises:
+        InputError: there is none, or it is not one.
+    """
+    file = FOLDER / f"{text}.json" if text in names() else Path(text)
+    try:
+        there = file.is_file()
+    except OSError:  # no file can have this name
+        there = False
+    if not there:
+        raise InputError(f"{text!r} is neither a scope (see kvcheck scopes) nor a file")
+    scope: Scope = read_as(file, Scope)
+    for problem in _problems(scope):
+        raise InputError(f"{file}: {problem}")
+    return scope
+
+
+def _problems(scope: Scope) -> list[str]:
+    if isinstance(scope, PoolScope):
+        sizes = (scope.pool.blocks - 1, scope.pool.hands, scope.pool.columns)
+        return [] if all(0 < size < 250 for size in sizes) else ["a pool has 1 to 249 blocks, hands and columns"]
+    found = problems(scope.layout)
+    labels = [request.label for request in scope.requests]
+    if len(set(labels)) < len(labels) or not labels:
+        found.append("there are no requests, or two of one label")
+    found += [
+        f"no server would accept request {request.label!r}"
+        for request in scope.requests
+        if not _acceptable(request, scope.layout)
+    ]
+    if any(request.session for request in scope.requests):
+        found.append("sessions are not explored")
+    if scope.layout.events:
+        found.append("mirrors of events are not explored")
+    return found
+
+
+def _acceptable(request: Arrive, layout: Layout) -> bool:
+    """Whether the request would come: one that is refused would be a scope that says less than it seems to."""
+    tokens = all(0 <= token <= MOST_TOKEN for token in request.prompt)
+    fits = 0 < len(request.prompt) < layout.max_model_len
+    return tokens and fits and request.label.isprintable() and request.max_tokens >= 1 and request.adapter >= 0
+
+
+def facts(scope: Scope) -> dict[str, Any]:
+    """What is searched, in words."""
+    if isinstance(scope, PoolScope):
+        return {"pool": f"{scope.pool.blocks} blocks, {scope.pool.hands} hands of up to {scope.pool.columns}"}
+    return {
+        "requests": ", ".join(f"{r.label} ({len(r.prompt)} tokens)" for r in scope.requests),
+        "moves": ", ".join(["arrivals", "passes", "completions", *scope.also]),
+    }
