@@ -263,6 +263,8 @@ What is missing, and why: drafters and match units (R10.7, R10.8 and what came l
 def sound_layout(name: str, loads: bool, steps: int, version: str) -> Layout:
     """One of them, as this release resolves it, with a tight pool."""
     by_request = tuple(map(int, version.split(".")[:2])) >= (0, 30)
+    if name in RECURRENT and not by_request:
+        steps = 1  # states stay behind where two are in flight: R10.50
     connector = Connector(reports="request" if by_request else "blocks") if loads else None
     layout = replace(PRESETS[name].layout(version), connector=connector, steps_in_flight=steps)
     return replace(layout, num_blocks=layout.min_blocks + 4)

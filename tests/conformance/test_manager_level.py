@@ -16,8 +16,11 @@ pytestmark = pytest.mark.release
 
 RUNS = 60
 VERSIONS = ("0.26.0", "0.28.0", "0.33.0")
-KNOWN = {"0.26.0": {"system.exception AssertionError find_longest_cache_hit"}}
-"""A window beside a finer hash block: R10.12."""
+COPIED_TOO_EARLY = {"content.attention full complete", "registration.names full complete"}
+KNOWN = dict.fromkeys(VERSIONS, COPIED_TOO_EARLY) | {
+    "0.26.0": {"system.exception AssertionError find_longest_cache_hit", *COPIED_TOO_EARLY}
+}
+"""A tail that is copied in the step that writes it: R10.7. A window beside a finer hash block: R10.12."""
 PROMPT = tuple(range(1, 12))
 STEP = (Schedule(), Complete())
 

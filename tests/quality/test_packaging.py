@@ -60,7 +60,9 @@ def test_the_wheel_has_every_module_and_nothing_else(wheel: list[str]) -> None:
     python = {name for name in wheel if name.endswith(".py")}
     assert python == own | model | invariants
     others = {name for name in wheel if name not in python and ".dist-info/" not in name}
-    assert others == {"kvcheck/py.typed"}
+    scopes = {f"kvcheck/model/scopes/{file.name}" for file in (ROOT / "model" / "scopes").glob("*.json")}
+    assert len(scopes) > 5
+    assert others == {"kvcheck/py.typed", *scopes}
 
 
 def test_the_wheel_has_the_licence_and_the_command(wheel: list[str]) -> None:

@@ -106,4 +106,5 @@ def test_the_window_drafter_assertion_is_found_and_shrunk() -> None:
     kinds = told["actions"]
     assert isinstance(kinds, list)
     assert (kinds[0], kinds[-1]) == ("arrive", "schedule")
-    assert set(kinds[1:-1]) <= {"settle", "pause"}  # how a run of the machine ends
+    assert set(kinds[1:-1]) <= {"arrive", "settle", "pause"}  # the last two are how a run of the machine ends
+    assert kinds.count("arrive") <= 3  # Hypothesis may leave a burst of them
