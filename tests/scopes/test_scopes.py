@@ -63,21 +63,25 @@ def test_what_a_scope_is_made_for_is_among_what_it_finds(name: str, faults: set[
     assert faults <= set(scope_of(name).kills) <= set(FAULTS)
 
 
-def test_a_server_that_gets_nowhere_is_found_as_a_cycle_that_replays(tmp_path: Path) -> None:
-    file = tmp_path / "stall.json"
+def stalling(steps_in_flight: int) -> str:
+    """A scope in which one request stalls on a model whose threshold does not give way (R10.51)."""
     layout = {
         "groups": [{"kind": "full", "block_size": 2}],
         "num_blocks": 16,
         "max_model_len": 8,
         "token_budget": 8,
         "max_requests": 1,
+        "steps_in_flight": steps_in_flight,
         "long_prefill_threshold": 1,
         "drafter": {"method": "mtp", "tokens": 2, "modules": 2},
     }
     requests = [{"label": "a", "prompt": [1, 2]}]
-    file.write_text(
-        json.dumps({"world": "server", "version": 1, "what": "stall", "layout": layout, "requests": requests})
-    )
+    return json.dumps({"world": "server", "version": 1, "what": "", "layout": layout, "requests": requests})
+
+
+def test_a_server_that_gets_nowhere_is_found_as_a_cycle_that_replays(tmp_path: Path) -> None:
+    file = tmp_path / "stall.json"
+    file.write_text(stalling(1))
     scope = scope_of(str(file))
     assert explore("stall", scope, "model", lambda: True).verdict == "passed"
     result = explore("stall", scope, "model+threshold-below-lookahead", lambda: True)
@@ -161,18 +165,7 @@ def test_who_of_two_requests_is_left_matters_if_their_connector_knows_other_thin
 
 def test_a_stall_with_overlapping_steps_replays(tmp_path: Path) -> None:
     file = tmp_path / "stall.json"
-    layout = {
-        "groups": [{"kind": "full", "block_size": 2}],
-        "num_blocks": 16,
-        "max_model_len": 8,
-        "token_budget": 8,
-        "max_requests": 1,
-        "steps_in_flight": 2,
-        "long_prefill_threshold": 1,
-        "drafter": {"method": "mtp", "tokens": 2, "modules": 2},
-    }
-    requests = [{"label": "a", "prompt": [1, 2]}]
-    file.write_text(json.dumps({"world": "server", "version": 1, "what": "", "layout": layout, "requests": requests}))
+    file.write_text(stalling(2))
     (shown,) = explore("x", scope_of(str(file)), "model+threshold-below-lookahead", lambda: True).shown
     assert (shown.replays, shown.violation.invariant) == (True, "progress.frozen")
 
