@@ -16,11 +16,11 @@ pytestmark = pytest.mark.release
 
 RUNS = 60
 VERSIONS = ("0.26.0", "0.28.0", "0.33.0")
-COPIED_TOO_EARLY = {"content.attention full complete", "registration.names full complete"}
-KNOWN = dict.fromkeys(VERSIONS, COPIED_TOO_EARLY) | {
-    "0.26.0": {"system.exception AssertionError find_longest_cache_hit", *COPIED_TOO_EARLY}
-}
-"""A tail that is copied in the step that writes it: R10.7. A window beside a finer hash block: R10.12."""
+KNOWN = {"0.26.0": {"system.exception AssertionError find_longest_cache_hit"}}
+"""A window beside a finer hash block: R10.12."""
+COPIED_TOO_EARLY = {51: {"content.attention full complete", "registration.names full complete"}}
+"""By seed: a request hits a block that another gets its key for in the same pass, and copies it in the step that writes
+it (R10.7)."""
 PROMPT = tuple(range(1, 12))
 STEP = (Schedule(), Complete())
 
@@ -34,7 +34,8 @@ def test_random_runs_come_to_an_end_and_to_interesting_situations(version: str) 
             result = worker.search(seed)
             assert result.undetermined == ""
             assert result.run.level == "manager"
-            assert {v.signature for v in result.violations} <= KNOWN.get(version, set()), (seed, result.violations)
+            known = KNOWN.get(version, set()) | COPIED_TOO_EARLY.get(seed, set())
+            assert {v.signature for v in result.violations} <= known, (seed, result.violations)
             seen.update(result.witnesses)
             kinds.update(result.actions_by_kind)
     assert kinds["schedule"] > 20 * RUNS
