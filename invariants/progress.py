@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kvcheck.invariants.ledger import Ledger
 from kvcheck.invariants.moment import Moment
 from kvcheck.invariants.registry import Finding, Severity, invariant
-from kvcheck.model.actions import Pause, Schedule
+from kvcheck.model.actions import Complete, Pause, Schedule, Transfer
 from kvcheck.model.observation import Asked, CacheView
 
 FROZEN_PASSES = 3
@@ -56,20 +56,30 @@ def frozen(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
     kind="eventually",
 )
 def livelock(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
-    """Requests that are preempted and start again for ever run tokens and get nowhere."""
+    """Requests that are preempted and start again for ever run tokens and get nowhere.
+
+    A pass that waits for outside does not count. A load that comes does: it was all that was awaited.
+    """
+    if isinstance(moment.action, Transfer) and moment.action.what == "load" and not moment.observation.skipped:
+        ledger.passes_without_progress += 1
+    elif not isinstance(moment.action, Schedule | Complete):
+        ledger.passes_without_progress = 0
     if not isinstance(moment.action, Schedule) or moment.view is None or moment.observation.plan is None:
         return
-    advanced = False
-    for label, r in moment.view.requests.items():
-        if r.computed > ledger.high_water.get(label, -1):
-            ledger.high_water[label] = r.computed
-            advanced = True
-    gone = ledger.high_water.keys() - moment.view.requests.keys()
-    for label in gone:
-        del ledger.high_water[label]
-        advanced = True
-    waits = ledger.paused or not moment.view.requests or _outside_is_awaited(moment, moment.view)
-    ledger.passes_without_progress = 0 if advanced or waits else ledger.passes_without_progress + 1
+    if _advanced(moment.view, ledger) or ledger.paused or not moment.view.requests:
+        ledger.passes_without_progress = 0
+    elif not _outside_is_awaited(moment, moment.view):
+        ledger.passes_without_progress += 1
     limit = 2 * ledger.layout.max_model_len + 16
     if ledger.passes_without_progress > limit:
-        yield Finding(f"no request got further in {limit} passes")
+        yield Finding(f"no request got further in {limit} passes and loads")
+
+
+def _advanced(view: CacheView, ledger: Ledger) -> bool:
+    """Whether a request has got further than it ever was, or has ended."""
+    further = {label: r.computed for label, r in view.requests.items() if r.computed > ledger.high_water.get(label, -1)}
+    gone = ledger.high_water.keys() - view.requests.keys()
+    ledger.high_water.update(further)
+    for label in gone:
+        del ledger.high_water[label]
+    return bool(further or gone)

@@ -130,9 +130,11 @@ class Cache:
         return sum([manager.estimate(label, blocks, need) for manager, blocks in managers])
 
     def missing(self, request: Request) -> int:
-        """Blocks that a request still needs for its whole sequence (R8.5.2)."""
-        full = min(request.known, self.layout.max_model_len)
-        need = Need(full, full, request.computed, request.computed, 0, True)
+        """Blocks that a request needs for the rest of its sequence, and for the drafter's places behind it (R8.5.2)."""
+        longest = self.layout.max_model_len
+        ahead = 0 if self.faults.lookahead_not_reserved else self.layout.lookahead
+        full = min(request.known, longest)
+        need = Need(min(full + ahead, longest), full, request.computed, request.computed, 0, True)
         return self._estimate(request.label, self.nothing.blocks, need)
 
     def register(self, request: Request, tokens: int, state: int) -> None:

@@ -198,6 +198,15 @@ class Faults:
         bool, Fault("the estimate forgets hit blocks that leave the free queue", "R8.1 #45856 #41282")
     ] = False
     copy_not_counted: Annotated[bool, Fault("the estimate forgets the copy of a tail", "R8.1")] = False
+    copy_counted_as_growth: Annotated[
+        bool,
+        Fault(
+            "the Mamba estimate takes the copy of a tail for a step into the next block too",
+            "R8.1 R8.6.1 R10.55",
+            OLDEST,
+            "0.30.0",
+        ),
+    ] = False
     mamba_estimate_ignores_load: Annotated[
         bool,
         Fault("the Mamba estimate forgets the state of a load", "R8.1 R10.2 #46892", OLDEST, LATEST),
@@ -211,6 +220,24 @@ class Faults:
     admission_before_giving_up: Annotated[
         bool,
         Fault("admission does not count what the request is about to give back", "R8.5 R8.6.1 R10.30", OLDEST, LATEST),
+    ] = False
+    given_up_counted_as_held: Annotated[
+        bool,
+        Fault(
+            "what a window still needs is counted as if it held the blocks that it gave back",
+            "R8.5 R8.5.2 R8.6.1 R10.54",
+            OLDEST,
+            LATEST,
+        ),
+    ] = False
+    lookahead_not_reserved: Annotated[
+        bool,
+        Fault(
+            "what a prefill still needs does not count the drafter's places behind its last chunk",
+            "R8.5.2 R8.6.1 R10.56",
+            OLDEST,
+            "0.30.0",
+        ),
     ] = False
     block_freed_twice: Annotated[bool, Fault("a block that leaves a window is freed twice", "R1.12 #42571")] = False
     windows_move_on_planned: Annotated[

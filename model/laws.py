@@ -274,6 +274,17 @@ def attention_blocks(tokens: int, block: int, passed: int, held: int) -> int:
     return maximum(0, ceil_div(tokens, block) - maximum(floor_div(passed, block), held))
 
 
+def counted_as_held(kept: int, columns: int, faults: Faults) -> int:
+    """What a table of ``columns`` holds of what its group holds at once: the ``kept`` blocks that were not given back
+    (R10.54)."""
+    return columns if faults.given_up_counted_as_held else kept
+
+
+def at_once(blocks: int, most: int, held: int) -> int:
+    """Of new ``blocks`` those that a group which gives blocks back needs beside the ``held`` ones (R8.5)."""
+    return minimum(blocks, maximum(0, most - held))
+
+
 def with_hits(blocks: int, copied: bool, revived: int, faults: Faults) -> int:
     """An estimate of new blocks with what a hit takes: the copy of its tail, and those of its blocks that leave the
     free queue (R8.1)."""
@@ -293,12 +304,12 @@ def counts_load(external: int, faults: Faults) -> bool:
 
 def states_missing(required: int, held: int, speculative: int, grown: bool, tail: bool, faults: Faults) -> int:
     """New Mamba blocks at most (R8.1): one for a running request, which reuses its speculative blocks; the
-    speculative ones too for one that begins; and the copy of a partial tail."""
-    counted = both(tail, negated(faults.copy_not_counted))
-    copy = ite(counted, 1, 0)
-    missing = ite(counted, maximum(required - held, 0) + 1, required - held)
-    most = ite(grown, 1, 1 + speculative) + copy
-    return ite(missing > 0, most, missing)
+    speculative ones too for one that begins; and the copy of a partial tail, which alone is no growth (R10.55)."""
+    copy = 0 if faults.copy_not_counted else ite(tail, 1, 0)
+    missing, most = required - held, ite(grown, 1, 1 + speculative)
+    if faults.copy_counted_as_growth:
+        return ite(both(equal(copy, 0), missing <= 0), missing, copy + most)
+    return copy + minimum(maximum(missing, 0), most)
 
 
 def states_loaded(total: int, block: int, hit_columns: int) -> int:

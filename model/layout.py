@@ -254,20 +254,27 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Every hit is a multiple of this many tokens (R3)."""
         return laws.granularity(self.partial_hits, self.hash_block, self.scheduler_block)
 
+    def most_at_once(self, group: int, ahead: int = 0) -> int | None:
+        """Blocks that one request holds in this group at a time, at most, if the group gives blocks back on the way and
+        no state is all that it keeps (R8.5). ``ahead``: tokens that it has places for behind the planned ones."""
+        spec, longest = self.groups[group], self.max_model_len
+        in_flight = self.steps_in_flight * self.token_budget + ahead
+        if spec.kind == "sliding_window":
+            return laws.window_most_blocks(spec.window, self.reprefillable, in_flight, longest, spec.block_size)
+        if spec.kind == "chunked_local":
+            return laws.chunk_most_blocks(spec.chunk, in_flight, longest, spec.block_size)
+        return None
+
     def blocks_for_one(self, group: int) -> int:
         """Blocks that one request of the maximum length may hold in this group at a time (R8.6).
 
         What the drafter looks ahead counts where blocks are given back on the way (R10.48).
         """
-        spec, longest = self.groups[group], self.max_model_len
-        in_flight = self.steps_in_flight * self.token_budget + self.lookahead
+        spec = self.groups[group]
         if spec.kind == "mamba":
             return 2 + spec.speculative_blocks + spec.checkpoint_blocks
-        if spec.kind == "sliding_window":
-            return laws.window_most_blocks(spec.window, self.reprefillable, in_flight, longest, spec.block_size)
-        if spec.kind == "chunked_local":
-            return laws.chunk_most_blocks(spec.chunk, in_flight, longest, spec.block_size)
-        return ceil_div(longest, self.block_tokens(group))
+        most = self.most_at_once(group, self.lookahead)
+        return ceil_div(self.max_model_len, self.block_tokens(group)) if most is None else most
 
     @property
     def min_blocks(self) -> int:

@@ -80,7 +80,7 @@ class Manager:
         self.copies: list[tuple[int, int]] = []
         self.to_zero: list[int] = []
         self.zeroes = self.group.is_attention and (layout.zeroing or layout.has_mamba)
-        self.most_blocks: int | None = None
+        self.most_blocks = layout.most_at_once(index)
 
     def row(self, label: str) -> Row:
         """The request's row, an empty one if it has none yet."""
@@ -129,16 +129,18 @@ class Manager:
         if hits and self.unwritten(hits, need.local):
             return self.pool.blocks + 1
         row = self.rows.get(label)
-        held = len(row.blocks) if row else 0
-        tokens = need.tokens
-        if need.whole and self.most_blocks is not None and not self.faults.admission_counts_whole_window:
-            tokens = min(tokens, self.most_blocks * self.block)
+        table = row.blocks if row else []
         passed = self.passed(need.resume)
-        blocks = laws.attention_blocks(tokens, self.block, passed, held + len(hits))
+        wanted = hits[max(0, passed // self.block - len(table)) :]
+        columns = len(table) + len(hits)
+        blocks = laws.attention_blocks(need.tokens, self.block, passed, columns)
+        if need.whole and self.most_blocks is not None and not self.faults.admission_counts_whole_window:
+            kept = sum([block != NULL for block in (*table, *wanted)])
+            held = laws.counted_as_held(kept, max(passed // self.block, columns), self.faults)
+            blocks = laws.at_once(blocks, self.most_blocks, held)
         if not hits:
             return blocks
-        revived = self.pool.evictable(hits[max(0, passed // self.block - held) :])
-        return laws.with_hits(blocks, self.ends_inside(hits, need.local), revived, self.faults)
+        return laws.with_hits(blocks, self.ends_inside(hits, need.local), self.pool.evictable(wanted), self.faults)
 
     def ends_inside(self, hits: Sequence[int], local: int) -> bool:
         """Whether a local hit ends inside one of these blocks, so that it must be copied (R6.1)."""
@@ -311,10 +313,6 @@ class WindowManager(Manager):
     def __init__(self, index: int, layout: Layout, pool: Pool, faults: Faults) -> None:
         super().__init__(index, layout, pool, faults)
         self.need = laws.window_blocks(self.group.window, self.block, faults)
-        in_flight = layout.steps_in_flight * layout.token_budget
-        self.most_blocks = laws.window_most_blocks(
-            self.group.window, layout.reprefillable, in_flight, layout.max_model_len, self.block
-        )
 
     def find(self, groups: Sequence[int], names: list[int], limit: int, unit: int, drops: bool, block: int) -> Hit:
         """The blocks that the window of the next token reaches into, without a gap (R2.4), and the one that drops."""
@@ -366,11 +364,6 @@ class ChunkedManager(Manager):
     """Chunked local attention."""
 
     fine_grained = False
-
-    def __init__(self, index: int, layout: Layout, pool: Pool, faults: Faults) -> None:
-        super().__init__(index, layout, pool, faults)
-        in_flight = layout.steps_in_flight * layout.token_budget
-        self.most_blocks = laws.chunk_most_blocks(self.group.chunk, in_flight, layout.max_model_len, self.block)
 
     def find(self, groups: Sequence[int], names: list[int], limit: int, unit: int, drops: bool, block: int) -> Hit:
         """The blocks of the chunk that the next token falls in (R2.6); earlier chunks need nothing."""

@@ -96,7 +96,7 @@ def test_a_campaign_that_passes(toys: Any, capsys: pytest.CaptureFixture[str]) -
 
 def test_a_campaign_that_cannot_tell(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
     toys("- - crash")
-    assert run(["fuzz", "--target", "toy", "--runs", "6", "--jobs", "1", "--json", "f.json"]) == 2
+    assert run(["fuzz", "--target", "toy", "--runs", "6", "--seed", "1", "--jobs", "1", "--json", "f.json"]) == 2
     assert {item["code"] for item in report_of("f.json")["undetermined"]} == {"worker-died"}
     assert "passed" not in capsys.readouterr().out
 

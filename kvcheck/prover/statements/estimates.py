@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from kvcheck.model import laws
 from kvcheck.model.actions import Run
 from kvcheck.model.arith import aligned, both, ceil_div, either, equal, floor_div, ite, maximum, minimum, negated
 from kvcheck.model.faults import Faults
 from kvcheck.prover.law import Numbers, law
-from kvcheck.prover.runs import CONNECTOR, alone, followed, group, holds, layout
+from kvcheck.prover.runs import CONNECTOR, STEP, alone, arrive, followed, group, holds, layout
 from kvcheck.prover.words import every, implies
 
 if TYPE_CHECKING:
@@ -70,6 +72,43 @@ def attention(s: Statement, faults: Faults) -> None:
 
     s.claim("a new request", taken + revived <= estimate, when=new)
     s.claim("a running request", taken <= estimate, when=held > 0)
+
+
+def _later_shown(n: Numbers) -> Iterator[Run]:
+    """A prompt that runs one block at a time, and a load when some of its window was given back, in a tight pool."""
+    b = n["block"]
+    windows = group("sliding_window", b, window=4 * b), group("sliding_window", b, window=2 * b)
+    slow = {"budget": 2 * b, "long_prefill_threshold": b}
+    wide = layout(*windows, longest=16 * b, **slow, connector=CONNECTOR, admit_whole=False, retention=0)
+    of = msgspec.structs.replace(wide, num_blocks=wide.min_blocks)
+    for blocks in range(2, 12):
+        second = arrive("b", 12 * b, 1, holds(4 * b, asynchronous=True))
+        yield Run(layout=of, actions=(arrive("a", 12 * b), *STEP * blocks, second, *STEP))
+
+
+@law(
+    "estimates.later",
+    "of a group that gives blocks back, what is counted for the rest of a sequence covers what the request holds more "
+    "than now at any later time",
+    "R8.5 R8.5.2",
+    "any table, any number of blocks given back",
+    refutes="given-up-counted-as-held",
+    replays=_later_shown,
+    shows="estimate.reserved",
+)
+def later(s: Statement, faults: Faults) -> None:
+    """``kept``: blocks of the table that were not given back; ``then``: those that the request holds later, of its
+    table and of the columns that are still to come, at most ``most`` at once (windows.given-up)."""
+    b = s.size("block")
+    tokens, passed = s.tokens("tokens"), s.tokens("passed")
+    columns, kept, then, most = s.count("columns"), s.count("kept"), s.count("then"), s.count("most")
+    first = maximum(floor_div(passed, b), columns)
+    s.given(passed <= tokens, columns <= ceil_div(tokens, b), kept <= columns, kept <= most, then <= most)
+    s.given(then <= kept + ceil_div(tokens, b) - first)
+    new = laws.attention_blocks(tokens, b, passed, columns)
+    counted = laws.at_once(new, most, laws.counted_as_held(kept, first, faults))
+
+    s.claim("what it holds more", then - kept <= counted)
 
 
 def _states_shown(n: Numbers) -> Iterator[Run]:
