@@ -49,6 +49,26 @@ def frozen(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
 
 
 @invariant(
+    "progress.alone",
+    "a request that holds blocks and no other does is not preempted",
+    Severity.STALL,
+    "R8.6 R8.6.1",
+)
+def alone(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
+    """The pool has room for one request of the maximum length. One that is refused a step gives everything back, and
+    comes to the same step again. A step in flight may have to end first, for what it reads is not given up before."""
+    before, plan = moment.before, moment.observation.plan
+    if before is None or plan is None or before.holders or before.deferred:
+        return
+    holding = [label for label, tables in before.tables.items() if any(map(any, tables))]
+    if holding and holding == list(plan.preempted) and not before.requests[holding[0]].in_flight:
+        yield Finding(
+            f"{holding[0]} has {before.requests[holding[0]].computed} tokens and is preempted for want of blocks, of "
+            f"which {len(before.free)} are free and no other request holds any"
+        )
+
+
+@invariant(
     "progress.livelock",
     "some request gets further than it ever was, within a bounded number of passes",
     Severity.STALL,

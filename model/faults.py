@@ -198,15 +198,6 @@ class Faults:
         bool, Fault("the estimate forgets hit blocks that leave the free queue", "R8.1 #45856 #41282")
     ] = False
     copy_not_counted: Annotated[bool, Fault("the estimate forgets the copy of a tail", "R8.1")] = False
-    copy_counted_as_growth: Annotated[
-        bool,
-        Fault(
-            "the Mamba estimate takes the copy of a tail for a step into the next block too",
-            "R8.1 R8.6.1 R10.55",
-            OLDEST,
-            "0.30.0",
-        ),
-    ] = False
     mamba_estimate_ignores_load: Annotated[
         bool,
         Fault("the Mamba estimate forgets the state of a load", "R8.1 R10.2 #46892", OLDEST, LATEST),
@@ -234,7 +225,7 @@ class Faults:
         bool,
         Fault(
             "what a prefill still needs does not count the drafter's places behind its last chunk",
-            "R8.5.2 R8.6.1 R10.56",
+            "R8.5.2 R8.6.1 R10.55",
             OLDEST,
             "0.30.0",
         ),

@@ -304,12 +304,12 @@ def counts_load(external: int, faults: Faults) -> bool:
 
 def states_missing(required: int, held: int, speculative: int, grown: bool, tail: bool, faults: Faults) -> int:
     """New Mamba blocks at most (R8.1): one for a running request, which reuses its speculative blocks; the
-    speculative ones too for one that begins; and the copy of a partial tail, which alone is no growth (R10.55)."""
-    copy = 0 if faults.copy_not_counted else ite(tail, 1, 0)
-    missing, most = required - held, ite(grown, 1, 1 + speculative)
-    if faults.copy_counted_as_growth:
-        return ite(both(equal(copy, 0), missing <= 0), missing, copy + most)
-    return copy + minimum(maximum(missing, 0), most)
+    speculative ones too for one that begins; and the copy of a partial tail."""
+    counted = both(tail, negated(faults.copy_not_counted))
+    copy = ite(counted, 1, 0)
+    missing = ite(counted, maximum(required - held, 0) + 1, required - held)
+    most = ite(grown, 1, 1 + speculative) + copy
+    return ite(missing > 0, most, missing)
 
 
 def states_loaded(total: int, block: int, hit_columns: int) -> int:

@@ -278,8 +278,10 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def min_blocks(self) -> int:
-        """Blocks that a pool needs at least: the null block, one request of the maximum length, and its copies."""
-        copies = sum(1 for g in self.groups if g.fine_grained) if self.partial_hits else 0
+        """Blocks that a pool needs at least: the null block, one request of the maximum length, and its copies: of the
+        hit's tail, and of the states that Mamba groups register inside a block, hits or not (R6.1, R6.5)."""
+        inside = [self.caching and g.kind == "mamba" and g.block_size != self.hash_block for g in self.groups]
+        copies = sum(own or (self.partial_hits and g.fine_grained) for g, own in zip(self.groups, inside, strict=True))
         return 1 + copies + sum(self.blocks_for_one(i) for i in range(len(self.groups)))
 
 

@@ -164,7 +164,7 @@ def states_taken(required: int, held: int, speculative: int, grown: bool, tail: 
 
 
 @pytest.mark.parametrize("speculative", [0, 1, 2])
-def test_a_mamba_estimate_is_what_growing_takes(speculative: int) -> None:
+def test_a_mamba_estimate_is_never_below_what_growing_takes(speculative: int) -> None:
     for tokens, block, held in product(range(1, 12), BLOCKS, range(8)):
         required = laws.states_required(tokens, block, speculative)
         assert required == len({position // block for position in range(tokens)}) + speculative
@@ -173,7 +173,9 @@ def test_a_mamba_estimate_is_what_growing_takes(speculative: int) -> None:
                 continue  # it holds a running state and the speculative ones
             taken = states_taken(required, held, speculative, grown, tail)
             most = laws.states_missing(required, held, speculative, grown, tail, NO_FAULTS)
-            assert taken == most
+            assert taken <= max(0, most)
+            needed = (1 if grown else 1 + speculative) + tail if tail or required > held else 0
+            assert max(0, most) == needed
 
 
 def test_a_load_brings_one_state_unless_a_hit_reaches_its_column() -> None:
@@ -206,7 +208,6 @@ def test_no_window_and_no_chunk_holds_more_blocks_than_admission_counts(block: i
 
 def test_a_group_that_gives_blocks_back_needs_no_more_than_it_holds_at_once() -> None:
     assert [laws.at_once(new, 4, held) for new, held in ((9, 0), (9, 3), (9, 6), (2, 0), (2, 3))] == [4, 1, 0, 2, 1]
-    assert laws.counted_as_held(2, 7, NO_FAULTS) == 2
 
 
 # ---- ends of chunks --------------------------------------------------------------------------------------------------
@@ -322,6 +323,7 @@ FAULTY: dict[str, tuple[Callable[[Faults], int], int, int]] = {
     "chunk-starts-off-grid": (lambda f: laws.chunk_end(6, 12, 20, 20, 0, 0, 4, 8, False, f), 8, 12),
     "mtp-reserve-over-stop": (lambda f: laws.must_end(8, 4, 6, f), True, False),
     "external-beside-tail": (lambda f: laws.external_adopted(4, 6, f), 0, 4),
+    "given-up-counted-as-held": (lambda f: laws.counted_as_held(2, 7, f), 2, 7),
     "threshold-below-lookahead": (lambda f: laws.prefill_threshold(1, 2, f), 2, 1),
     "largest-chunk-ignores-slots": (lambda f: laws.largest_chunk(8, 3, 6, f), 5, 6),
     "chunk-floored-to-zero": (lambda f: laws.cut_to_grid(0, 3, 9, 8, 4, f), 3, 0),
