@@ -33,7 +33,7 @@ from kvcheck.engines.watched import Watched
 from kvcheck.engines.workers import Limits
 from kvcheck.invariants.registry import MEANING, Violation, all_invariants
 from kvcheck.invariants.witnesses import WITNESSES
-from kvcheck.model.actions import Arrive, Complete, Pause, Reset, Schedule, Transfer
+from kvcheck.model.actions import Action, Arrive, Complete, Pause, Reset, Schedule, Transfer
 from kvcheck.model.content import Prefixes
 from kvcheck.model.layout import Connector, Drafter, Layout
 from kvcheck.model.observation import (
@@ -313,6 +313,25 @@ def _() -> Outcome:
 def _() -> Outcome:
     broken = allocating(Touch("a", 1, (5,), 1), done=False)
     return Outcome(broken, allocating(Estimate("a", 1, 99, False), done=False))
+
+
+@case("estimate.reserved", "the load of b leaves 2 blocks free, and others still need more: a 3")
+def _() -> Outcome:
+    """``a`` has run 12 of 20 tokens: full attention needs 2 blocks more, and the window, which holds 3 of 4, one."""
+    layout = layout_of(full(4), window(4, 8), num_blocks=13, token_budget=4, connector=Connector())
+
+    def after(held: Tables, loading: Tables, status: str = "running", **fields: int) -> list[Violation]:
+        bench = Bench(layout, a=range(20), b=range(30, 50))
+        numbers = {"prompt": 20, "known": 20, "computed": 12, **fields}
+        requests = {"a": request_view(status, **numbers), "b": request_view("loading", **{**numbers, "computed": 8})}
+        view = view_of(layout, {"a": held, "b": loading}, requests=requests, running=("a",), waiting=("b",))
+        plan = step(loads=(load("b", 0, 8, loading, asynchronous=True),), awaited=tuple(b for t in loading for b in t))
+        return bench.feed(Schedule(), plan=plan, view=view, pending_loads=1)
+
+    held, loading = ((1, 2, 3), (4, 5, 6)), ((7, 8), (9, 10))
+    broken = after(held, loading)
+    sound = after(held, ((7, 8), (0, 9))) + after(((1, 2, 3), (0, 5, 6)), loading, computed=20)
+    return Outcome(broken, sound)
 
 
 # ---- hits ------------------------------------------------------------------------------------------------------------
@@ -639,7 +658,23 @@ def _() -> Outcome:
     return Outcome(paused("none"), paused("new"))
 
 
-@case("progress.livelock", "no request got further in 24 passes")
+@case("progress.alone", "a has 4 tokens and is preempted for want of blocks, of which 9 are free and no other request ")
+def _() -> Outcome:
+    """Others may hold blocks, as may copies, fenced frees, and a step in flight."""
+
+    def preempting(*others: str, in_flight: int = 0, **fields: object) -> list[Violation]:
+        tables = {"a": ((1, 2),), **dict.fromkeys(others, ((3, 4),))}
+        requests = {label: request_view(in_flight=in_flight) for label in tables}
+        bench = Bench(ONE, **dict.fromkeys(tables, PROMPT))  # type: ignore[arg-type]
+        bench.feed(Schedule(), plan=step(), view=view_of(ONE, tables, requests=requests, **fields))
+        view = view_of(ONE, requests={"a": request_view("preempted", computed=0)}, running=(), waiting=("a",))
+        return bench.feed(Schedule(), plan=step(seq=2, preempted=("a",)), view=view)
+
+    sound = preempting("b") + preempting(in_flight=1) + preempting(deferred=2) + preempting(holders=((5, 1),))
+    return Outcome(preempting(), sound)
+
+
+@case("progress.livelock", "no request got further in 24 passes and loads")
 def _() -> Outcome:
     """A request that is preempted and starts again runs tokens for ever."""
 
@@ -655,6 +690,25 @@ def _() -> Outcome:
 
     sound = thrash([1, 2] * 13) + thrash([*[1, 2] * 12, 3, *[1, 2] * 12])
     return Outcome(thrash([1, 2] * 14), sound)
+
+
+@case("progress.livelock", "no request got further in 24 passes and loads")
+def _() -> Outcome:
+    """A load that comes again and again, while passes wait for it; what a user does meanwhile is no part of it."""
+
+    def reloading(turns: int, between: Action | None = None) -> list[Violation]:
+        layout = layout_of(full(2), max_model_len=4, connector=Connector())
+        bench = Bench(layout, a=(7, 8, 9))
+        view = view_of(layout, requests={"a": request_view("loading", computed=2, known=3)})
+        violations: list[Violation] = []
+        for seq in range(turns):
+            if between is not None and seq == turns // 2:
+                bench.feed(between, view=view)
+            violations += bench.feed(Schedule(), plan=step(seq=seq), view=view, pending_loads=1)
+            violations += bench.feed(Transfer(label="a"), view=view, unreported=1)
+        return violations
+
+    return Outcome(reloading(27), reloading(25) + reloading(27, Reset(running=True)))
 
 
 # ---- registration ----------------------------------------------------------------------------------------------------

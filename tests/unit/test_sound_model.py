@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from helpers import full, layout_of, mamba, replace, window
 
 from kvcheck.engines.judging import judge_run
 from kvcheck.model.actions import Abort, Action, Answer, Arrive, Complete, Extend, Run, Schedule, Transfer
-from kvcheck.model.layout import Connector, Drafter, Layout
+from kvcheck.model.layout import Connector, Drafter, Group, Layout
 from kvcheck.targets.loading import load_target
 
 FAILING = Arrive(
@@ -22,6 +24,17 @@ STEP = (Schedule(), Complete())
 
 def asking(label: str, *tokens: int, priority: int = 0) -> Arrive:
     return Arrive(label=label, prompt=tokens, max_tokens=1, priority=priority)
+
+
+def loading(label: str, prompt: int, holds: int) -> Arrive:
+    """A request of which a connector brings the first tokens later on."""
+    return replace(asking(label, *TOKENS[:prompt]), answers=(Answer(holds=holds, asynchronous=True),))
+
+
+def tight(*groups: Group, **settings: Any) -> Layout:
+    """The layout with the smallest pool that a server should accept."""
+    layout = layout_of(*groups, **settings)
+    return replace(layout, num_blocks=layout.min_blocks)
 
 
 SMALL = Arrive(label="a", prompt=(1, 2, 2, 1, 1), max_tokens=1)
@@ -203,6 +216,48 @@ SMALL = Arrive(label="a", prompt=(1, 2, 2, 1, 1), max_tokens=1)
             ),
             (asking("a", 1, 2), asking("b", 1, 2), *STEP * 4),
             id="a long-prefill threshold gives way to what the drafter's last chunk needs",
+        ),
+        pytest.param(
+            layout_of(
+                *(window(2, 2), window(1, 2)),
+                num_blocks=6,
+                max_model_len=14,
+                token_budget=1,
+                max_requests=1,
+                watermark=0.0,
+                connector=Connector(divergent=True),
+            ),
+            (loading("a", 5, 4), Schedule(), loading("b", 2, 2), Complete(), Schedule()),
+            id="a load leaves what a window needs beside the blocks that it really holds",
+        ),
+        pytest.param(
+            layout_of(
+                *(mamba(12, 2), mamba(12, 2), Group(kind="mla", block_size=12)),
+                num_blocks=17,
+                max_model_len=25,
+                token_budget=6,
+                max_requests=2,
+                long_prefill_threshold=5,
+                watermark=0.0,
+                drafter=Drafter(method="eagle", tokens=2),
+                connector=Connector(),
+            ),
+            (asking("a", *TOKENS[:23]), loading("b", 14, 15), *STEP * 5),
+            id="a load leaves what the drafter needs behind the last chunk of a prefill",
+        ),
+        pytest.param(
+            tight(
+                *(mamba(8, 2), mamba(8, 2), mamba(8, 2), window(8, 17)),
+                max_model_len=84,
+                token_budget=19,
+                match_unit=1,
+                long_prefill_threshold=10,
+                watermark=0.0,
+                admit_whole=False,
+                drafter=Drafter(method="mtp", tokens=2),
+            ),
+            (replace(asking("a", *TOKENS[:22]), max_tokens=16), *STEP * 5),
+            id="the smallest pool has room for the copies of states inside blocks where no hit ends inside",
         ),
     ],
 )
