@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from kvcheck.invariants.ledger import Ledger
 from kvcheck.invariants.moment import Moment
+from kvcheck.invariants.reach import first_column_read
 from kvcheck.invariants.registry import Finding, Severity, invariant
 from kvcheck.model.arith import ceil_div
-from kvcheck.model.layout import Layout
 from kvcheck.model.observation import CacheView, End
 
 NULL_BLOCK = 0
@@ -65,37 +65,58 @@ def whole_or_nothing(end: End, ledger: Ledger) -> Iterator[Finding]:
     "R8.5.2",
 )
 def reserved(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
-    """Else it takes what a prefill needs next, and the two can take turns for ever.
-
-    Looked at where the load is the last to get blocks in its pass. Requests that were set back are left out: whether
-    they count as in flight is the server's choice.
-    """
-    view, plan = moment.view, moment.observation.plan
-    if view is None or plan is None or any(one.kind != "running" for one in plan.requests):
+    """Else it takes what a prefill needs next, and the two can take turns for ever."""
+    load = load_beside_prefills(moment, ledger)
+    view = moment.view
+    if load is None or view is None:
         return
-    loading = [load.label for load in plan.loads if load.asynchronous]
-    if len(loading) != 1 or loading[0] not in view.requests:
-        return
-    needed = {
-        label: _still_needed(ledger.layout, view, label)
-        for label, r in view.requests.items()
-        if label != loading[0]
-        and (r.status == "loading" or (r.status == "running" and r.computed < r.prompt))
-        and r.computed >= ledger.high_water.get(label, 0)
-    }
+    needed = {label: _still_needed(ledger, view, label) for label in _others_in_flight(view, ledger, load)}
     if sum(needed.values()) > len(view.free):
         by = ", ".join(f"{label} {blocks}" for label, blocks in needed.items() if blocks)
-        yield Finding(f"the load of {loading[0]} leaves {len(view.free)} blocks free, and others still need more: {by}")
+        yield Finding(f"the load of {load} leaves {len(view.free)} blocks free, and others still need more: {by}")
 
 
-def _still_needed(layout: Layout, view: CacheView, label: str) -> int:
-    """Blocks that a request has still to take, at least, until it has run all tokens that it knows, lookahead included;
-    states are not counted."""
-    blocks, tokens = 0, min(view.requests[label].known + layout.lookahead, layout.max_model_len)
+def load_beside_prefills(moment: Moment, ledger: Ledger) -> str | None:
+    """The request whose asynchronous load was the last thing in this pass to get blocks, if others are in flight that
+    still need some; else what came after it may have taken what it had left."""
+    view, plan = moment.view, moment.observation.plan
+    if view is None or plan is None:
+        return None
+    loads = {load.label for load in plan.loads if load.asynchronous}
+    allocated = (
+        [event.label for event in moment.observation.log if isinstance(event, End) and event.done] if loads else []
+    )
+    if not allocated or allocated[-1] not in loads:
+        return None
+    others = _others_in_flight(view, ledger, allocated[-1])
+    return allocated[-1] if any(_still_needed(ledger, view, label) for label in others) else None
+
+
+def _others_in_flight(view: CacheView, ledger: Ledger, load: str) -> list[str]:
+    """Prefills and loads beside this one. Whether a request that a failed load has set back is one is the server's
+    choice."""
+    return [
+        label
+        for label, r in view.requests.items()
+        if (r.status == "loading" or (r.status == "running" and r.computed < r.prompt))
+        and label != load
+        and label in view.tables
+        and label not in ledger.failed_loads
+    ]
+
+
+def _still_needed(ledger: Ledger, view: CacheView, label: str) -> int:
+    """Blocks that a request cannot do without for its next token, or for its last one with lookahead, beside what it
+    holds. How long its chunks are is not known, so that more may be needed; states are not counted."""
+    layout, request, blocks = ledger.layout, view.requests[label], 0
+    computed = min(request.computed, request.known - 1)
+    whole = min(request.known + layout.lookahead, layout.max_model_len)
     for gi, table in enumerate(view.tables[label]):
         if layout.groups[gi].is_attention:
-            missing = max(0, ceil_div(tokens, layout.block_tokens(gi)) - len(table))
-            most = layout.most_at_once(gi)
-            kept = sum(block != NULL_BLOCK for block in table)
-            blocks += missing if most is None else min(missing, max(0, most - kept))
+            size = layout.block_tokens(gi)
+            at_once = [
+                ceil_div(end, size) - first_column_read(ledger, gi, before)
+                for before, end in ((computed, computed + 1), (request.known - 1, whole))
+            ]
+            blocks += max(0, max(at_once) - sum(block != NULL_BLOCK for block in table))
     return blocks

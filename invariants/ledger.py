@@ -20,6 +20,7 @@ from kvcheck.model.observation import (
     NOBODY,
     Asked,
     Begin,
+    CacheView,
     Clear,
     Commit,
     Drop,
@@ -85,6 +86,7 @@ class Ledger:
         self.arrivals: dict[str, Arrive] = {}
         self.high_water: dict[str, int] = {}
         self.passes_without_progress = 0
+        self.load_came = False
         self.frozen_passes = 0
         self.paused = False
         self.announced: set[tuple[int, int, int]] = set()
@@ -123,6 +125,17 @@ class Ledger:
             self.executed = moment.executed.seq
             while self.steps and self.steps[0].seq <= self.executed:
                 self.steps.popleft()
+
+    def note_progress(self, view: CacheView) -> bool:
+        """Book how far requests are; whether one has got further than it ever was, or has ended."""
+        further = {
+            label: r.computed for label, r in view.requests.items() if r.computed > self.high_water.get(label, -1)
+        }
+        gone = self.high_water.keys() - view.requests.keys()
+        self.high_water.update(further)
+        for label in gone:
+            del self.high_water[label]
+        return bool(further or gone)
 
     def _name_lookup(self, label: str) -> None:
         """A lookup that the scheduler made without saying for whom was for the request that it goes on with."""

@@ -61,10 +61,13 @@ def alone(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
     if before is None or plan is None or before.holders or before.deferred:
         return
     holding = [label for label, tables in before.tables.items() if any(map(any, tables))]
-    if holding and holding == list(plan.preempted) and not before.requests[holding[0]].in_flight:
+    if len(holding) != 1 or holding != list(plan.preempted):
+        return
+    request = before.requests.get(holding[0])
+    if request is not None and not request.in_flight:
         yield Finding(
-            f"{holding[0]} has {before.requests[holding[0]].computed} tokens and is preempted for want of blocks, of "
-            f"which {len(before.free)} are free and no other request holds any"
+            f"{holding[0]} has {request.computed} tokens and is preempted for want of blocks, of which "
+            f"{len(before.free)} are free and no other request holds any"
         )
 
 
@@ -78,28 +81,21 @@ def alone(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
 def livelock(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
     """Requests that are preempted and start again for ever run tokens and get nowhere.
 
-    A pass that waits for outside does not count. A load that comes does: it was all that was awaited.
+    A pass that waits for outside does not count, unless a load has come since the last one: that was awaited.
     """
-    if isinstance(moment.action, Transfer) and moment.action.what == "load" and not moment.observation.skipped:
-        ledger.passes_without_progress += 1
-    elif not isinstance(moment.action, Schedule | Complete):
+    if moment.observation.skipped:
+        return
+    if not isinstance(moment.action, Schedule | Complete | Transfer):
         ledger.passes_without_progress = 0
+    if isinstance(moment.action, Transfer) and moment.action.what == "load":
+        ledger.load_came = True
     if not isinstance(moment.action, Schedule) or moment.view is None or moment.observation.plan is None:
         return
-    if _advanced(moment.view, ledger) or ledger.paused or not moment.view.requests:
+    if ledger.note_progress(moment.view) or ledger.paused or not moment.view.requests:
         ledger.passes_without_progress = 0
-    elif not _outside_is_awaited(moment, moment.view):
+    elif ledger.load_came or not _outside_is_awaited(moment, moment.view):
         ledger.passes_without_progress += 1
+    ledger.load_came = False
     limit = 2 * ledger.layout.max_model_len + 16
-    if ledger.passes_without_progress > limit:
-        yield Finding(f"no request got further in {limit} passes and loads")
-
-
-def _advanced(view: CacheView, ledger: Ledger) -> bool:
-    """Whether a request has got further than it ever was, or has ended."""
-    further = {label: r.computed for label, r in view.requests.items() if r.computed > ledger.high_water.get(label, -1)}
-    gone = ledger.high_water.keys() - view.requests.keys()
-    ledger.high_water.update(further)
-    for label in gone:
-        del ledger.high_water[label]
-    return bool(further or gone)
+    if ledger.passes_without_progress > limit and not moment.unreported:
+        yield Finding(f"no request got further in {limit} passes")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
+from kvcheck.invariants.estimate import load_beside_prefills
 from kvcheck.invariants.ledger import Ledger
 from kvcheck.invariants.moment import Moment
 from kvcheck.model.actions import Abort, Complete, Evict, Reset, Transfer
@@ -316,6 +317,16 @@ def _load_beside_hit(moment: Moment, ledger: Ledger) -> bool:
 def _load_failed(moment: Moment, ledger: Ledger) -> bool:
     plan = moment.observation.plan
     return plan is not None and any(load.arrives is not None for load in plan.loads)
+
+
+@witness(
+    "load-beside-prefill",
+    "an asynchronous load gets blocks while another request in flight still needs some",
+    _loads,
+    needs=StepPlan,
+)
+def _load_beside_prefill(moment: Moment, ledger: Ledger) -> bool:
+    return load_beside_prefills(moment, ledger) is not None
 
 
 @witness("ask-later", "the connector cannot tell yet", _loads, needs=Asked)

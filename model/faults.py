@@ -227,7 +227,7 @@ class Faults:
             "what a prefill still needs does not count the drafter's places behind its last chunk",
             "R8.5.2 R8.6.1 R10.55",
             OLDEST,
-            "0.30.0",
+            "0.31.0",
         ),
     ] = False
     block_freed_twice: Annotated[bool, Fault("a block that leaves a window is freed twice", "R1.12 #42571")] = False

@@ -254,7 +254,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Every hit is a multiple of this many tokens (R3)."""
         return laws.granularity(self.partial_hits, self.hash_block, self.scheduler_block)
 
-    def most_at_once(self, group: int, ahead: int = 0) -> int | None:
+    def most_at_once(self, group: int, ahead: int) -> int | None:
         """Blocks that one request holds in this group at a time, at most, if the group gives blocks back on the way and
         no state is all that it keeps (R8.5). ``ahead``: tokens that it has places for behind the planned ones."""
         spec, longest = self.groups[group], self.max_model_len
@@ -276,13 +276,17 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         most = self.most_at_once(group, self.lookahead)
         return ceil_div(self.max_model_len, self.block_tokens(group)) if most is None else most
 
+    def copies_for_one(self, group: int) -> int:
+        """Blocks for copies of one request in this group: of a hit's tail, and of a state that a Mamba group registers
+        inside a block, whether hits end there or not (R6.1, R6.5)."""
+        spec = self.groups[group]
+        tails = self.caching and spec.fine_grained and self.block_tokens(group) != self.hash_block
+        return int(tails and (self.partial_hits or spec.kind == "mamba"))
+
     @property
     def min_blocks(self) -> int:
-        """Blocks that a pool needs at least: the null block, one request of the maximum length, and its copies: of the
-        hit's tail, and of the states that Mamba groups register inside a block, hits or not (R6.1, R6.5)."""
-        inside = [self.caching and g.kind == "mamba" and g.block_size != self.hash_block for g in self.groups]
-        copies = sum(own or (self.partial_hits and g.fine_grained) for g, own in zip(self.groups, inside, strict=True))
-        return 1 + copies + sum(self.blocks_for_one(i) for i in range(len(self.groups)))
+        """Blocks that a pool needs at least: the null block, one request of maximum length, and its copies (R8.6)."""
+        return 1 + sum(self.blocks_for_one(i) + self.copies_for_one(i) for i in range(len(self.groups)))
 
 
 class LayoutError(ValueError):

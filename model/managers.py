@@ -80,7 +80,7 @@ class Manager:
         self.copies: list[tuple[int, int]] = []
         self.to_zero: list[int] = []
         self.zeroes = self.group.is_attention and (layout.zeroing or layout.has_mamba)
-        self.most_blocks = layout.most_at_once(index)
+        self.most_blocks = layout.most_at_once(index, 0 if faults.lookahead_not_reserved else layout.lookahead)
 
     def row(self, label: str) -> Row:
         """The request's row, an empty one if it has none yet."""
