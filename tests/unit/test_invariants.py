@@ -315,23 +315,61 @@ def _() -> Outcome:
     return Outcome(broken, allocating(Estimate("a", 1, 99, False), done=False))
 
 
+RESERVING = layout_of(full(4), window(4, 8), num_blocks=12, token_budget=4, connector=Connector())
+HOLDING: dict[str, Tables] = {"a": ((1, 2, 3), (0, 4, 5)), "b": ((6, 7), (8, 9))}
+IN_FLIGHT = {"prompt": 20, "known": 20, "computed": 12}
+
+
+def loading_beside(
+    *log: Event,
+    layout: Layout = RESERVING,
+    tables: dict[str, Tables] = HOLDING,
+    status: str = "running",
+    fails: bool = False,
+    **fields: int,
+) -> list[Violation]:
+    """``a`` has run 12 of 20 tokens, and 8 tokens of ``b`` are loaded; what the pass has allocated is in the log."""
+    bench = Bench(layout, a=range(20), b=range(30, 50), c=range(3))
+    requests = {label: request_view("loading", **{**IN_FLIGHT, "computed": 8}) for label in tables}
+    requests["a"] = request_view(status, **{**IN_FLIGHT, **fields})
+    if fails:
+        bench.ledger.failed_loads.add("a")
+    view = view_of(layout, tables, requests=requests, running=("a",), waiting=tuple(set(tables) - {"a"}))
+    loads = tuple(load(label, 0, 8, tables[label], asynchronous=True) for label in tables if label != "a")
+    plan = step(loads=loads, awaited=tuple(block for one in loads for table in one.tables for block in table))
+    return bench.feed(Schedule(), *(log or (End("b", True),)), plan=plan, view=view, pending_loads=1)
+
+
 @case("estimate.reserved", "the load of b leaves 2 blocks free, and others still need more: a 3")
 def _() -> Outcome:
-    """``a`` has run 12 of 20 tokens: full attention needs 2 blocks more, and the window, which holds 3 of 4, one."""
-    layout = layout_of(full(4), window(4, 8), num_blocks=13, token_budget=4, connector=Connector())
+    """Full attention needs 2 blocks more, and the window, whose next token sees 3 blocks, one beside the 2 it has.
 
-    def after(held: Tables, loading: Tables, status: str = "running", **fields: int) -> list[Violation]:
-        bench = Bench(layout, a=range(20), b=range(30, 50))
-        numbers = {"prompt": 20, "known": 20, "computed": 12, **fields}
-        requests = {"a": request_view(status, **numbers), "b": request_view("loading", **{**numbers, "computed": 8})}
-        view = view_of(layout, {"a": held, "b": loading}, requests=requests, running=("a",), waiting=("b",))
-        plan = step(loads=(load("b", 0, 8, loading, asynchronous=True),), awaited=tuple(b for t in loading for b in t))
-        return bench.feed(Schedule(), plan=plan, view=view, pending_loads=1)
-
-    held, loading = ((1, 2, 3), (4, 5, 6)), ((7, 8), (9, 10))
-    broken = after(held, loading)
-    sound = after(held, ((7, 8), (0, 9))) + after(((1, 2, 3), (0, 5, 6)), loading, computed=20)
+    What comes after the load may take what it left; of one that comes before it, and of a request that a failed load
+    has set back, nothing is known.
+    """
+    broken = loading_beside() + loading_beside(End("a", True), End("b", True), End("c", False))
+    sound = loading_beside(End("b", True), End("a", True)) + loading_beside(End("b", False))
+    sound += loading_beside(layout=replace(RESERVING, num_blocks=13)) + loading_beside(computed=20)
+    sound += loading_beside(status="waiting") + loading_beside(fails=True)
     return Outcome(broken, sound)
+
+
+@case("estimate.reserved", "the load of b leaves 3 blocks free, and others still need more: a 4")
+def _() -> Outcome:
+    """The drafter's place behind the last token is in one more block of full attention. A chunk has its own."""
+    plain = layout_of(full(4), chunked(4, 8), num_blocks=12, token_budget=4, connector=Connector())
+    drafting = replace(plain, drafter=Drafter(method="draft_model", tokens=1))
+    tables: dict[str, Tables] = {"a": ((1, 2, 3), (0, 0, 4)), "b": ((6, 7), (8, 9))}
+    return Outcome(loading_beside(layout=drafting, tables=tables), loading_beside(layout=plain, tables=tables))
+
+
+@case("estimate.reserved", "the load of c leaves 4 blocks free, and others still need more: a 3, b 4")
+def _() -> Outcome:
+    """Of two loads in one pass the first is one of the others."""
+    tables: dict[str, Tables] = {**HOLDING, "c": ((10,), (11,))}
+    both = End("b", True), End("c", True)
+    broken = loading_beside(*both, layout=replace(RESERVING, num_blocks=16), tables=tables)
+    return Outcome(broken, loading_beside(*both, layout=replace(RESERVING, num_blocks=19), tables=tables))
 
 
 # ---- hits ------------------------------------------------------------------------------------------------------------
@@ -674,7 +712,7 @@ def _() -> Outcome:
     return Outcome(preempting(), sound)
 
 
-@case("progress.livelock", "no request got further in 24 passes and loads")
+@case("progress.livelock", "no request got further in 24 passes")
 def _() -> Outcome:
     """A request that is preempted and starts again runs tokens for ever."""
 
@@ -692,7 +730,7 @@ def _() -> Outcome:
     return Outcome(thrash([1, 2] * 14), sound)
 
 
-@case("progress.livelock", "no request got further in 24 passes and loads")
+@case("progress.livelock", "no request got further in 24 passes")
 def _() -> Outcome:
     """A load that comes again and again, while passes wait for it; what a user does meanwhile is no part of it."""
 
@@ -709,6 +747,25 @@ def _() -> Outcome:
         return violations
 
     return Outcome(reloading(27), reloading(25) + reloading(27, Reset(running=True)))
+
+
+@case("progress.livelock", "no request got further in 24 passes")
+def _() -> Outcome:
+    """Loads that come together, or are reported again, are one turn; what has no subject is none."""
+
+    def turns(count: int, loads: int) -> list[Violation]:
+        layout = layout_of(full(2), max_model_len=4, connector=Connector())
+        bench = Bench(layout, a=(7, 8, 9))
+        view = view_of(layout, requests={"a": request_view("loading", computed=2, known=3)})
+        violations: list[Violation] = []
+        for seq in range(count):
+            for _ in range(loads):
+                bench.feed(Transfer(label="a"), view=view, unreported=1)
+            bench.feed(Transfer(label="b"), view=view, skipped="nothing")
+            violations += bench.feed(Schedule(), plan=step(seq=seq), view=view, pending_loads=1)
+        return violations
+
+    return Outcome(turns(26, 1), turns(20, 30))
 
 
 # ---- registration ----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kvcheck.model import laws
-from kvcheck.model.actions import Run
+from kvcheck.model.actions import Arrive, Run
 from kvcheck.model.arith import aligned, both, ceil_div, either, equal, floor_div, ite, maximum, minimum, negated
 from kvcheck.model.faults import Faults
 from kvcheck.prover.law import Numbers, law
@@ -75,40 +75,44 @@ def attention(s: Statement, faults: Faults) -> None:
 
 
 def _later_shown(n: Numbers) -> Iterator[Run]:
-    """A prompt that runs one block at a time, and a load when some of its window was given back, in a tight pool."""
+    """A load that leaves columns empty, and while it goes on a second one, in a tight pool."""
     b = n["block"]
-    windows = group("sliding_window", b, window=4 * b), group("sliding_window", b, window=2 * b)
-    slow = {"budget": 2 * b, "long_prefill_threshold": b}
-    wide = layout(*windows, longest=16 * b, **slow, connector=CONNECTOR, admit_whole=False, retention=0)
+    windows = group("sliding_window", 2 * b, window=2), group("sliding_window", b, window=2)
+    wide = layout(*windows, longest=8 * b, budget=1, connector=CONNECTOR, admit_whole=False)
     of = msgspec.structs.replace(wide, num_blocks=wide.min_blocks)
-    for blocks in range(2, 12):
-        second = arrive("b", 12 * b, 1, holds(4 * b, asynchronous=True))
-        yield Run(layout=of, actions=(arrive("a", 12 * b), *STEP * blocks, second, *STEP))
+    for first in range(2, 5):
+        loads = arrive("a", first * b + 1, 1, holds(first * b, asynchronous=True))
+        second = Arrive(label="b", prompt=(99,) * 2 * b, answers=tuple(holds(2 * b, asynchronous=True)))
+        yield Run(layout=of, actions=(loads, *STEP, second, *STEP))
 
 
 @law(
     "estimates.later",
-    "of a group that gives blocks back, what is counted for the rest of a sequence covers what the request holds more "
-    "than now at any later time",
+    "of a window, what is counted for the rest of a sequence covers what the request holds more than now at any later "
+    "time",
     "R8.5 R8.5.2",
-    "any table, any number of blocks given back",
+    "any window, lookahead, number of tokens in flight, table, number of blocks given back",
     refutes="given-up-counted-as-held",
     replays=_later_shown,
     shows="estimate.reserved",
 )
 def later(s: Statement, faults: Faults) -> None:
-    """``kept``: blocks of the table that were not given back; ``then``: those that the request holds later, of its
-    table and of the columns that are still to come, at most ``most`` at once (windows.given-up)."""
+    """Now the table has so many ``columns``, of which the first ``gone`` were given back. Later the request is planned
+    up to some tokens of its sequence, with places ``ahead``, and has given back what was passed then."""
     b = s.size("block")
-    tokens, passed = s.tokens("tokens"), s.tokens("passed")
-    columns, kept, then, most = s.count("columns"), s.count("kept"), s.count("then"), s.count("most")
-    first = maximum(floor_div(passed, b), columns)
-    s.given(passed <= tokens, columns <= ceil_div(tokens, b), kept <= columns, kept <= most, then <= most)
-    s.given(then <= kept + ceil_div(tokens, b) - first)
-    new = laws.attention_blocks(tokens, b, passed, columns)
-    counted = laws.at_once(new, most, laws.counted_as_held(kept, first, faults))
+    window, r, ahead = s.tokens("window"), s.tokens("re-prefillable"), s.tokens("ahead")
+    tokens, planned, in_flight = s.tokens("tokens"), s.tokens("planned"), s.tokens("in flight")
+    columns, gone = s.count("columns"), s.count("gone")
+    s.given(window > 1, in_flight <= planned, planned <= tokens, gone <= columns, columns <= ceil_div(tokens, b))
+    gone_later = floor_div(laws.window_passed(planned - in_flight, window, r), b)
+    s.given(gone <= gone_later)
+    held_later = ceil_div(minimum(planned + ahead, tokens), b) - gone_later
+    kept = columns - gone
+    most = laws.window_most_blocks(window, r, in_flight + ahead, tokens, b)
+    new = laws.attention_blocks(tokens, b, 0, columns)
+    counted = laws.at_once(new, most, laws.counted_as_held(kept, columns, faults))
 
-    s.claim("what it holds more", then - kept <= counted)
+    s.claim("what it holds more", held_later - kept <= counted)
 
 
 def _states_shown(n: Numbers) -> Iterator[Run]:
