@@ -81,14 +81,15 @@ def alone(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
 def livelock(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
     """Requests that are preempted and start again for ever run tokens and get nowhere.
 
-    A pass that waits for outside does not count, unless a load has come since the last one: that was awaited.
+    A pass that waits for outside does not count, unless a load has come since the last one: that was awaited. Loads
+    that fail may do so for ever.
     """
     if moment.observation.skipped:
         return
     if not isinstance(moment.action, Schedule | Complete | Transfer):
         ledger.passes_without_progress = 0
     if isinstance(moment.action, Transfer) and moment.action.what == "load":
-        ledger.load_came = True
+        ledger.load_came = moment.action.label not in ledger.failed_loads
     if not isinstance(moment.action, Schedule) or moment.view is None or moment.observation.plan is None:
         return
     if ledger.note_progress(moment.view) or ledger.paused or not moment.view.requests:

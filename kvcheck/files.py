@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kvcheck.model.actions import Run
+from kvcheck.model.actions import Action, Run
 from kvcheck.model.layout import Layout, LayoutError, validate
 from kvcheck.model.observation import Trace
 
@@ -137,12 +137,19 @@ def _check_run(file: Path, run: Run) -> None:
         raise InputError(f"{file}: run version {run.version} is not known ({VERSION} is)")
     _valid(file, run.layout)
     for index, action in enumerate(run.actions):
-        label = getattr(action, "label", "-")
-        if not label or not label.isprintable():
-            raise InputError(f"{file}: the label of action {index} is empty or cannot be printed")
-        tokens = (*getattr(action, "prompt", ()), getattr(action, "max_tokens", 1))
-        if not all(0 <= token <= MOST_TOKEN for token in tokens):
-            raise InputError(f"{file}: action {index} has a token, or max_tokens, below 0 or above {MOST_TOKEN}")
+        if problem := action_problem(action):
+            raise InputError(f"{file}: action {index}: {problem}")
+
+
+def action_problem(action: Action) -> str:
+    """What no run may have; empty if it is sound."""
+    label = getattr(action, "label", "-")
+    if not label or not label.isprintable():
+        return "its label is empty or cannot be printed"
+    tokens = (*getattr(action, "prompt", ()), getattr(action, "max_tokens", 1))
+    if not all(0 <= token <= MOST_TOKEN for token in tokens):
+        return f"it has a token, or max_tokens, below 0 or above {MOST_TOKEN}"
+    return ""
 
 
 def _valid(file: Path, layout: Layout) -> Layout:

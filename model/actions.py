@@ -47,6 +47,12 @@ class Arrive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     answers: tuple[Answer, ...] = ()
 
 
+def is_acceptable(request: Arrive, longest: int) -> bool:
+    """Whether a server of sequences of up to ``longest`` tokens accepts this request (R1.1)."""
+    told = request.label != "" and request.adapter >= 0
+    return told and request.max_tokens >= 1 and 0 < len(request.prompt) < longest
+
+
 class Extend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag="extend"):
     """The next input of a session; no tokens: the session ends."""
 

@@ -21,6 +21,7 @@ from kvcheck.model.actions import (
     Schedule,
     Settle,
     Transfer,
+    is_acceptable,
 )
 from kvcheck.model.layout import Layout
 from kvcheck.model.observation import (
@@ -182,8 +183,7 @@ class Execution:
     def _arrive(self, action: Arrive) -> dict[str, Any]:
         if action.label in self.arrivals:
             return {"skipped": "this label has arrived before"}
-        sound = action.label and action.adapter >= 0 and action.max_tokens >= 1
-        if not sound or not 0 < len(action.prompt) < self.layout.max_model_len:
+        if not is_acceptable(action, self.layout.max_model_len):
             return {"skipped": "no server would accept this request"}
         self.arrivals[action.label] = action
         self._session_tokens[action.label] = len(action.prompt) + action.max_tokens

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from kvcheck.engines.judging import judge_run
+from kvcheck.engines.execution import Execution
+from kvcheck.engines.judging import Watch, judge_run
 from kvcheck.explorer.pool import PoolMove, PoolState, PoolWorld
 from kvcheck.explorer.scope import PoolScope, Scope, ServerScope
 from kvcheck.explorer.search import Explored, Search
@@ -28,7 +29,7 @@ GoesOn = Callable[[], bool]
 class Shown(msgspec.Struct, frozen=True):
     """A violation, the moves of a shortest way to it in words, and whether going that way alone shows it again.
 
-    ``run``: these moves as a run, of a server. ``trace``: what it showed.
+    ``run``: these moves as a run, of a server. ``trace``: what it showed. ``doubt``: what it means that it does not.
     """
 
     violation: Violation
@@ -36,6 +37,7 @@ class Shown(msgspec.Struct, frozen=True):
     replays: bool
     run: Run | None = None
     trace: Trace | None = None
+    doubt: str = "these moves alone do not show it: this is a bug of the explorer"
 
 
 class Result(msgspec.Struct):
@@ -96,7 +98,7 @@ def _explore_server(name: str, scope: ServerScope, spec: str, goes_on: GoesOn) -
     for found in explored.found:
         result.shown.append(_replayed(scope, spec, found.way, found.violation))
     if explored.cycle is not None and not explored.found:
-        result.shown.append(_going_round(scope, spec, *explored.cycle))
+        result.shown.append(_going_round(scope, spec, *explored.cycle, goes_on))
     result.witnesses = {one.name: server.witnesses[one.name] for one in server.situations}
     result.unreached = tuple([one.name for one in server.situations if not server.witnesses[one.name]])
     return result
@@ -131,18 +133,29 @@ def _replayed(scope: ServerScope, spec: str, way: tuple[Action, ...], violation:
     return Shown(seen or violation, _words(way), seen is not None, run, judged.trace)
 
 
-def _going_round(scope: ServerScope, spec: str, way: tuple[Action, ...], cycle: tuple[Action, ...]) -> Shown:
+def _going_round(
+    scope: ServerScope, spec: str, way: tuple[Action, ...], cycle: tuple[Action, ...], goes_on: GoesOn
+) -> Shown:
     """A run that goes round a cycle until an invariant of progress sees it: each round has a pass at least."""
-    rounds = 2 * scope.layout.max_model_len + 20
-    run = Run(layout=scope.layout, actions=(*way, *cycle * rounds))
-    judged = judge_run(load_target(spec), run)
-    seen = next((one for one in judged.violations if one.invariant.startswith("progress.")), None)
-    if seen is None:
-        all_invariants()
-        known = REGISTRY[LIVELOCK]
-        seen = Violation(LIVELOCK, str(known.severity), known.claim, f"{LIVELOCK} - cycle", len(way) + len(cycle) - 1)
-        return Shown(seen, _words((*way, *cycle)), False, run)
-    return _replayed(scope, spec, run.actions[: seen.index + 1], seen)
+    session = load_target(spec).start(scope.layout)
+    watch = Watch(session, Execution(session, scope.layout), situations=())
+    done: list[Action] = []
+    for moves in (way, *[cycle] * (2 * scope.layout.max_model_len + 20)):
+        for action in moves:
+            watch.apply(action)
+            done.append(action)
+            seen = next((v for v in watch.violations.values() if v.invariant.startswith("progress.")), None)
+            if seen is not None:
+                return _replayed(scope, spec, tuple(done), seen)
+        if not goes_on():
+            break
+    all_invariants()
+    known = REGISTRY[LIVELOCK]
+    seen = Violation(LIVELOCK, str(known.severity), known.claim, f"{LIVELOCK} - cycle", len(way) + len(cycle) - 1)
+    run = Run(layout=scope.layout, actions=(*way, *cycle))
+    rounds = (len(done) - len(way)) // len(cycle)
+    doubt = f"states come again, and no invariant of progress saw it in {rounds} rounds"
+    return Shown(seen, _words(run.actions), False, run, doubt=doubt)
 
 
 def _words(way: tuple[Action, ...]) -> tuple[str, ...]:

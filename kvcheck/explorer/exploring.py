@@ -6,7 +6,7 @@ import multiprocessing
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing.synchronize import Event
 
@@ -33,14 +33,19 @@ class Exploring:
 
     def run(self, scopes: Sequence[tuple[str, Scope]]) -> None:
         """Search each of these."""
-        with ProcessPoolExecutor(self._jobs, self._context, _begin, (self._stop,), max_tasks_per_child=1) as pool:
+        with ThreadPoolExecutor(self._jobs) as threads:
             with _deaf_children():
                 for name, scope in scopes:
-                    self._names[pool.submit(_search, name, scope, self._spec, self._seconds)] = name
+                    self._names[threads.submit(self._alone, name, scope)] = name
             for future in as_completed(self._names):
                 result = _outcome(future, self._names[future])
                 self.results.append(result)
                 self._told(result)
+
+    def _alone(self, name: str, scope: Scope) -> Result:
+        """Search one in a process of its own, with which no other search dies."""
+        with ProcessPoolExecutor(1, self._context, _begin, (self._stop,)) as process:
+            return process.submit(_search, name, scope, self._spec, self._seconds).result()
 
     def interrupt(self) -> None:
         """End all searches soon, and begin no more."""

@@ -9,8 +9,8 @@ import msgspec
 
 import kvcheck.model
 from kvcheck.explorer.pool import PoolLayout
-from kvcheck.files import MOST_TOKEN, InputError, read_as
-from kvcheck.model.actions import Arrive
+from kvcheck.files import InputError, action_problem, read_as
+from kvcheck.model.actions import Arrive, is_acceptable
 from kvcheck.model.layout import Layout, problems
 
 FOLDER = Path(kvcheck.model.__file__).parent / "scopes"
@@ -95,23 +95,22 @@ def _problems(scope: Scope) -> list[str]:
     labels = [request.label for request in scope.requests]
     if len(set(labels)) < len(labels) or not labels:
         found.append("there are no requests, or two of one label")
-    found += [
-        f"no server would accept request {request.label!r}"
-        for request in scope.requests
-        if not _acceptable(request, scope.layout)
-    ]
+    for request in scope.requests:
+        if problem := action_problem(request):
+            found.append(f"request {request.label!r}: {problem}")
+        elif not is_acceptable(request, scope.layout.max_model_len):
+            found.append(f"no server would accept request {request.label!r}")
     if any(request.session for request in scope.requests):
         found.append("sessions are not explored")
     if scope.layout.events:
         found.append("mirrors of events are not explored")
-    return found
+    return [*found, *(f"{move}: this layout has none" for move in scope.also if not _can_happen(move, scope.layout))]
 
 
-def _acceptable(request: Arrive, layout: Layout) -> bool:
-    """Whether the request would come: one that is refused would be a scope that says less than it seems to."""
-    tokens = all(0 <= token <= MOST_TOKEN for token in request.prompt)
-    fits = 0 < len(request.prompt) < layout.max_model_len
-    return tokens and fits and request.label.isprintable() and request.max_tokens >= 1 and request.adapter >= 0
+def _can_happen(move: Also, layout: Layout) -> bool:
+    """Whether there is anything that this move could be about: a scope must not seem to say more than it does."""
+    has = {"transfer": layout.connector is not None, "accept": layout.draft_tokens > 0, "evict": layout.caching}
+    return has.get(move, True)
 
 
 def facts(scope: Scope) -> dict[str, Any]:

@@ -181,16 +181,21 @@ class Server:
             yield Reset(running=True)
 
     def own_move(self) -> Action | None:
-        """The completion of the oldest step, or with none in flight a pass: as judges of progress look at a server."""
+        """The completion of the oldest step; with none in flight the end of a load, if loads may end; else a pass.
+
+        A load that fails again and again is not the server's fault.
+        """
         execution, server = self.execution, self.session.scheduler
         later = any(
             answer.holds is None for label, (_, answer) in self._state.script.answers if label in server.requests
         )
-        outside = later or self.shadow.loads or execution.stores or any(execution.unreported)
         works = any(request.status not in (Status.IDLE, Status.HELD) for request in server.requests.values())
-        if outside or not works:
+        loads = [load for load in self.shadow.loads.values() if load.arrives is None and "transfer" in self.scope.also]
+        if later or execution.stores or not works or len(loads) < len(self.shadow.loads):
             return None
-        return Complete() if execution.in_flight else Schedule()
+        if execution.in_flight:
+            return Complete()
+        return Transfer(label=loads[0].label) if loads else Schedule()
 
     def apply(self, move: Action) -> list[Violation]:
         """Let it happen; what it breaks."""

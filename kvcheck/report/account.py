@@ -33,6 +33,11 @@ def replay_command(path: Path, spec: str) -> str:
     return shlex.join(["kvcheck", "replay", str(path), "--target", spec])
 
 
+def how_to_reproduce(path: Path, spec: str) -> str:
+    """That command, if the run is there."""
+    return replay_command(path, spec) if path.is_file() else "its run could not be written"
+
+
 def show_account(screen: Screen, account: Account, number: int) -> None:
     """Print it."""
     violation = account.violation

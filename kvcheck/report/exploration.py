@@ -10,7 +10,7 @@ import kvcheck
 from kvcheck.explorer.explore import Result, Shown
 from kvcheck.explorer.scope import Scope, ServerScope, facts
 from kvcheck.files import versioned
-from kvcheck.report.account import Account, replay_command, show_account
+from kvcheck.report.account import Account, how_to_reproduce, show_account
 from kvcheck.report.campaign_json import violation_entry
 from kvcheck.report.console import STYLES, Screen
 from kvcheck.report.describe import layout_lines
@@ -72,7 +72,7 @@ def _facts(one: Reported) -> Iterator[tuple[str, str]]:
 
 def _show(screen: Screen, shown: Shown, file: Path | None, spec: str, number: int) -> None:
     if shown.run is not None and file is not None:
-        command = replay_command(file, spec)
+        command = how_to_reproduce(file, spec)
         show_account(
             screen, Account(violation=shown.violation, run=shown.run, reproduce=command, trace=shown.trace), number
         )
@@ -81,7 +81,7 @@ def _show(screen: Screen, shown: Shown, file: Path | None, spec: str, number: in
     for place, move in enumerate(shown.moves):
         screen.line(f"    {place:>3}  {move}")
     if not shown.replays:
-        screen.line("  these moves alone do not show it: this is a bug of the explorer", "yellow")
+        screen.line(f"  {shown.doubt}", "yellow")
 
 
 def verdict(results: Sequence[Result]) -> str:

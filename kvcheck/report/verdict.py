@@ -7,7 +7,7 @@ from pathlib import Path
 from kvcheck.engines.buckets import Bucket
 from kvcheck.engines.campaign import CampaignResult
 from kvcheck.engines.judging import RunResult
-from kvcheck.report.account import Account, replay_command
+from kvcheck.report.account import Account, how_to_reproduce
 from kvcheck.report.console import Screen
 from kvcheck.targets.reference.target import MODEL, is_model
 
@@ -26,7 +26,7 @@ def _account(bucket: Bucket, spec: str) -> Account:
     return Account(
         violation=bucket.violation,
         run=bucket.run,
-        reproduce=replay_command(bucket.file, spec) if bucket.file.is_file() else "its run could not be written",
+        reproduce=how_to_reproduce(bucket.file, spec),
         trace=bucket.trace,
         needs=bucket.needs,
         remark=remark,

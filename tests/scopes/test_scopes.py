@@ -11,6 +11,7 @@ import pytest
 from kvcheck.explorer.explore import Result, explore
 from kvcheck.explorer.scope import ServerScope, names, scope_of
 from kvcheck.files import InputError
+from kvcheck.invariants.registry import REGISTRY, all_invariants
 from kvcheck.model.faults import FAULTS
 
 SIZES = {
@@ -21,6 +22,7 @@ SIZES = {
     "pool": (3975, 18924, 22),
     "retention": (99, 154, 18),
     "three-groups": (3488, 7356, 21),
+    "turns": (80, 116, 21),
 }
 """States, transitions and depth of the model without faults. A change of the model, of a scope or of what tells states
 apart changes them: find out which it was."""
@@ -57,6 +59,7 @@ def test_a_scope_finds_the_faults_that_it_says(name: str, fault: str) -> None:
         ("overlap", {"windows-move-on-planned"}),
         ("retention", {"replay-boundary-not-kept", "junction-not-kept"}),
         ("pool", {"unregistered-blocks-age"}),
+        ("turns", {"given-up-counted-as-held"}),
     ],
 )
 def test_what_a_scope_is_made_for_is_among_what_it_finds(name: str, faults: set[str]) -> None:
@@ -163,6 +166,14 @@ def test_who_of_two_requests_is_left_matters_if_their_connector_knows_other_thin
     assert many.states > 2 * few.states
 
 
+def test_requests_that_take_turns_with_their_loads_are_found_as_a_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If nobody looks at what a load leaves for others, the search comes back to where it was."""
+    all_invariants()
+    monkeypatch.delitem(REGISTRY, "estimate.reserved")
+    (shown,) = searched("turns", "given-up-counted-as-held").shown
+    assert (shown.replays, shown.violation.invariant) == (True, "progress.livelock")
+
+
 def test_a_stall_with_overlapping_steps_replays(tmp_path: Path) -> None:
     file = tmp_path / "stall.json"
     file.write_text(stalling(2))
@@ -175,7 +186,8 @@ def test_a_stall_with_overlapping_steps_replays(tmp_path: Path) -> None:
     [
         ({}, {"prompt": [1] * 8}, "no server would accept"),
         ({}, {"prompt": []}, "no server would accept"),
-        ({}, {"prompt": [2**62]}, "no server would accept"),
+        ({}, {"prompt": [2**62]}, "has a token"),
+        ({}, {"label": "", "prompt": [1]}, "label is empty"),
         ({}, {"prompt": [1], "session": True}, "sessions"),
         ({"events": True}, {"prompt": [1]}, "events"),
     ],
@@ -185,6 +197,12 @@ def test_a_scope_that_would_say_less_than_it_seems_to_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=told):
         counted(tmp_path, layout, [{"label": "a", **request_}])
+
+
+@pytest.mark.parametrize("move", ["transfer", "accept"])
+def test_moves_that_can_never_happen_are_refused(tmp_path: Path, move: str) -> None:
+    with pytest.raises(InputError, match=f"{move}: this layout has none"):
+        counted(tmp_path, {}, [{"label": "a", "prompt": [1]}], move)
 
 
 def test_a_layout_that_the_model_cannot_express_is_undetermined(tmp_path: Path) -> None:
