@@ -1,6 +1,6 @@
 """The pool scope searched side by side by kvcheck, spin and rumur: states, transitions, time.
 
-    python benchmarks/pool_scope.py [--blocks 6] [--hands 2] [--columns 3]
+    python benchmarks/pool_scope.py [--blocks 6] [--requests 2] [--columns 3]
 
 All three search without symmetry, so that the counts must agree; kvcheck then searches once more with symmetry. Spin
 and rumur are packages of Debian of these names; their models are in `pool_scope/`. Wall-clock time of one core, the
@@ -47,7 +47,7 @@ def by_kvcheck(layout: PoolLayout, symmetric: bool) -> Counted:
 def by_spin(layout: PoolLayout, folder: Path) -> Counted:
     """Depth first, without partial-order reduction. Its initial state comes before the one that all begin with, with a
     transition of its own, and the process that makes it has one more."""
-    sizes = [f"-DFREE={layout.blocks - 1}", f"-DHANDS={layout.hands}", f"-DCOLUMNS={layout.columns}"]
+    sizes = [f"-DFREE={layout.blocks - 1}", f"-DREQUESTS={layout.requests}", f"-DCOLUMNS={layout.columns}"]
     _run(folder, "spin", *sizes, "-a", str(MODELS / "pool.pml"))
     _run(folder, "cc", "-O3", "-DSAFETY", "-DNOREDUCE", "-DMEMLIM=4096", "-o", "pan", "pan.c")
     began = time.monotonic()
@@ -59,7 +59,7 @@ def by_spin(layout: PoolLayout, folder: Path) -> Counted:
 def by_rumur(layout: PoolLayout, folder: Path) -> Counted:
     """Breadth first, one thread."""
     text = (MODELS / "pool.m").read_text(encoding="utf-8")
-    sizes = {"@FREE@": layout.blocks - 1, "@HANDS@": layout.hands, "@COLUMNS@": layout.columns}
+    sizes = {"@FREE@": layout.blocks - 1, "@REQUESTS@": layout.requests, "@COLUMNS@": layout.columns}
     for name, size in sizes.items():
         text = text.replace(name, str(size))
     (folder / "pool.m").write_text(text, encoding="utf-8")
@@ -86,7 +86,7 @@ def main() -> int:
     """Search, compare and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--blocks", type=int, default=6)
-    parser.add_argument("--hands", type=int, default=2)
+    parser.add_argument("--requests", type=int, default=2)
     parser.add_argument("--columns", type=int, default=3)
     layout = PoolLayout(**vars(parser.parse_args()))
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:

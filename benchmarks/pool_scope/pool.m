@@ -1,24 +1,24 @@
--- The pool scope of kvcheck in Murphi, for rumur: kvcheck/explorer/pool.py without symmetry. BLOCKS, HANDS and COLUMNS
+-- The pool scope of kvcheck in Murphi, for rumur: kvcheck/explorer/pool.py without symmetry. BLOCKS, REQUESTS and COLUMNS
 -- are set by benchmarks/pool_scope.py.
 
 const
   FREE: @FREE@;     -- blocks beside the null block
-  HANDS: @HANDS@;
+  REQUESTS: @REQUESTS@;
   COLUMNS: @COLUMNS@;
 
 type
   place: 0 .. FREE;
   block: 0 .. FREE;      -- 0: none
-  hand: 1 .. HANDS;
+  request: 1 .. REQUESTS;
   column: 1 .. COLUMNS;
   length: 0 .. COLUMNS;
 
 var
   queue: array [1 .. FREE] of block;
   queued: place;
-  held: array [hand] of array [column] of block;
-  long: array [hand] of length;
-  published: array [hand] of length;
+  held: array [request] of array [column] of block;
+  long: array [request] of length;
+  published: array [request] of length;
   holders: array [column] of array [1 .. FREE] of block;
   holding: array [column] of place;
 
@@ -26,7 +26,7 @@ function references(b: block): place;
 var count: 0 .. FREE;
 begin
   count := 0;
-  for h: hand do for c: column do if held[h][c] = b then count := count + 1; end; end; end;
+  for h: request do for c: column do if held[h][c] = b then count := count + 1; end; end; end;
   return count;
 end;
 
@@ -91,7 +91,7 @@ startstate
 begin
   for i := 1 to FREE do queue[i] := i; end;
   queued := FREE;
-  for h: hand do
+  for h: request do
     for c: column do held[h][c] := 0; end;
     long[h] := 0;
     published[h] := 0;
@@ -102,7 +102,7 @@ begin
   end;
 end;
 
-ruleset h: hand do
+ruleset h: request do
 
   rule "take" queued > 0 & long[h] < COLUMNS ==>
   var b: block;

@@ -1,5 +1,5 @@
 /* The pool scope of kvcheck in Promela, for spin: kvcheck/explorer/pool.py without symmetry. FREE (blocks beside the null
-   block), HANDS and COLUMNS are defined on the command line by benchmarks/pool_scope.py. Blocks, hands and columns count
+   block), REQUESTS and COLUMNS are defined on the command line by benchmarks/pool_scope.py. Blocks, requests and columns count
    from 1; 0 is none. */
 
 #define AT(h, c) held[((h) - 1) * COLUMNS + (c) - 1]
@@ -8,9 +8,9 @@
 
 byte queue[FREE];
 byte queued;
-byte held[HANDS * COLUMNS];
-byte size[HANDS];
-byte published[HANDS];
+byte held[REQUESTS * COLUMNS];
+byte size[REQUESTS];
+byte published[REQUESTS];
 byte holders[COLUMNS * FREE];
 byte holding[COLUMNS];
 
@@ -22,7 +22,7 @@ hidden byte kept[COLUMNS];
 inline count_references(x) {
   count = 0; g = 1;
   do
-  :: g <= HANDS * COLUMNS -> if :: held[g - 1] == x -> count++ :: else fi; g++
+  :: g <= REQUESTS * COLUMNS -> if :: held[g - 1] == x -> count++ :: else fi; g++
   :: else -> break
   od
 }
@@ -151,12 +151,12 @@ inline clear() {
   od
 }
 
-/* guards cannot loop: up to 8 blocks and 3 hands are written out */
+/* guards cannot loop: up to 8 blocks and 3 requests are written out */
 #define HAS(column, n, x) (n <= FREE && HOLDER(column, (n <= FREE -> n : 1)) == x)
 #define NAMED(column, x) \
   (HAS(column, 1, x) || HAS(column, 2, x) || HAS(column, 3, x) || HAS(column, 4, x) || HAS(column, 5, x) || \
    HAS(column, 6, x) || HAS(column, 7, x) || HAS(column, 8, x))
-#define NOT_IN(o, h, column, x) (o > HANDS || o == h || AT((o <= HANDS -> o : 1), column) != x)
+#define NOT_IN(o, h, column, x) (o > REQUESTS || o == h || AT((o <= REQUESTS -> o : 1), column) != x)
 #define ALONE(h, column, x) (NOT_IN(1, h, column, x) && NOT_IN(2, h, column, x) && NOT_IN(3, h, column, x))
 #define LAST(h) AT(h, size[h - 1])
 
@@ -182,10 +182,10 @@ init {
   }
   do
   MOVES(1)
-#if HANDS > 1
+#if REQUESTS > 1
   MOVES(2)
 #endif
-#if HANDS > 2
+#if REQUESTS > 2
   MOVES(3)
 #endif
   :: d_step { queued == FREE && KEYS -> clear(); skip }

@@ -1,4 +1,4 @@
-"""The block pool alone as something to explore: hands that take blocks, publish, copy, hit and give them back."""
+"""The block pool alone as something to explore: requests that take blocks, publish, copy, hit and give them back."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ MARK = 255
 
 
 class PoolLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A pool of so many ``blocks``, the null block among them, and ``hands`` that hold up to ``columns`` of them each.
+    """A pool of so many ``blocks``, the null block among them, and ``requests`` that hold up to ``columns`` each.
 
-    All hands have the same tokens: a column has the same key whoever holds it.
+    All requests have the same tokens: a column has the same key whoever holds it.
     """
 
     blocks: int
-    hands: int
+    requests: int
     columns: int
 
 
 class PoolMove(NamedTuple):
-    """What a hand does; a reset is of no hand."""
+    """What a request does; a reset is of no request."""
 
     kind: str
-    hand: int = -1
+    request: int = -1
 
     def __str__(self) -> str:
         """In words."""
-        return self.kind if self.hand < 0 else f"hand {self.hand}: {self.kind}"
+        return self.kind if self.request < 0 else f"request {self.request}: {self.kind}"
 
 
 class PoolState(NamedTuple):
-    """All that pool and hands hold. ``holders``: by name, the blocks with that key, the oldest first."""
+    """All that pool and requests hold. ``holders``: by name, the blocks with that key, the oldest first."""
 
     refs: tuple[int, ...]
     free: tuple[int, ...]
@@ -53,16 +53,17 @@ class PoolState(NamedTuple):
 
 
 class PoolWorld:
-    """One pool. ``symmetric``: states that differ in the names of blocks and hands only are one.
+    """One pool. ``symmetric``: states that differ in the names of blocks and requests only are one.
 
-    ``tables``: blocks by hand. ``published``: by hand, how many of its columns have their key or never get it again.
+    ``tables``: blocks by request. ``published``: by request, how many of its columns have their key, or never get it
+    again.
     """
 
     def __init__(self, layout: PoolLayout, faults: Faults, symmetric: bool = True) -> None:
         self.layout = layout
         self.pool = Pool(layout.blocks, 1, True, faults)
-        self.tables: list[list[int]] = [[] for _ in range(layout.hands)]
-        self.published = [0] * layout.hands
+        self.tables: list[list[int]] = [[] for _ in range(layout.requests)]
+        self.published = [0] * layout.requests
         self._symmetric = symmetric
         self._do: dict[str, Callable[[int], str]] = {
             "take": self._take,
@@ -73,7 +74,9 @@ class PoolWorld:
             RESET: self._reset,
         }
         self._clear = PoolMove(RESET)
-        self._moves = [[PoolMove(kind, hand) for kind in self._do if kind != RESET] for hand in range(layout.hands)]
+        self._moves = [
+            [PoolMove(kind, request) for kind in self._do if kind != RESET] for request in range(layout.requests)
+        ]
 
     # ---- states --------------------------------------------------------------------------------------------------
 
@@ -101,21 +104,21 @@ class PoolWorld:
         self.tables = [list(table) for table in tables]
         self.published = list(published)
 
-    def key(self) -> bytes:
+    def canonical(self) -> bytes:
         """The same for two states that differ in names only, or if names matter the state as it is."""
         return self._renamed() if self._symmetric else self._plain()
 
     def _renamed(self) -> bytes:
-        """Blocks are numbered in the order of the free queue, then by key and age; then hands are put in the order of
-        what is known of their tables, and the blocks that only they know are numbered."""
+        """Blocks are numbered in the order of the free queue, then by key and age; then requests are put in the order
+        of what is known of their tables, and the blocks that only they know are numbered."""
         pool, holders = self.pool, self.pool.holders[0]
         number = {block: place for place, block in enumerate(pool.free)}
         known, told = number.get, [len(number)]
         for name in sorted(holders):
             told += MARK, name
             told += [number.setdefault(block, len(number)) for block in holders[name]]
-        hands = zip(self.published, self.tables, strict=True)
-        for published, _, table in sorted([(n, [known(b, MARK) for b in table], table) for n, table in hands]):
+        requests = zip(self.published, self.tables, strict=True)
+        for published, _, table in sorted([(n, [known(b, MARK) for b in table], table) for n, table in requests]):
             told += MARK, published
             told += [number.setdefault(block, len(number)) for block in table]
         return bytes(told)
@@ -131,11 +134,11 @@ class PoolWorld:
     def moves(self) -> Iterator[PoolMove]:
         """All that can happen now."""
         pool, columns = self.pool, self.layout.columns
-        for hand, table in enumerate(self.tables):
-            take, publish, copy, hit, give_back = self._moves[hand]
+        for request, table in enumerate(self.tables):
+            take, publish, copy, hit, give_back = self._moves[request]
             if pool.free_count and len(table) < columns:
                 yield take
-            if self.published[hand] < len(table):
+            if self.published[request] < len(table):
                 yield publish
             elif table and pool.free_count and table[-1] in pool.keys and pool.refs[table[-1]] == 1:
                 yield copy
@@ -156,7 +159,7 @@ class PoolWorld:
 
     def apply(self, move: PoolMove) -> list[Violation]:
         """Let it happen; what it breaks."""
-        broken = [text for text in (self._do[move.kind](move.hand), self._announced_wrongly()) if text]
+        broken = [text for text in (self._do[move.kind](move.request), self._announced_wrongly()) if text]
         self.pool.new_pass()
         return [_violation(text) for text in broken]
 
@@ -165,54 +168,54 @@ class PoolWorld:
         broken = self._miscounted() or self._unmapped()
         return [_violation(broken)] if broken else []
 
-    def _take(self, hand: int) -> str:
+    def _take(self, request: int) -> str:
         """The next free block, which loses its keys."""
         pool = self.pool
         first = next(iter(pool.free))
         (block,) = pool.take(1)
-        self.tables[hand].append(block)
+        self.tables[request].append(block)
         return "ownership.reuse-order" if block != first or block in pool.keys else ""
 
-    def _publish(self, hand: int) -> str:
+    def _publish(self, request: int) -> str:
         """The next column gets its key."""
-        column = self.published[hand]
-        self.published[hand] += 1
-        self.pool.register(self.tables[hand][column], (0, column + 1, column + 1))
+        column = self.published[request]
+        self.published[request] += 1
+        self.pool.register(self.tables[request][column], (0, column + 1, column + 1))
         return ""
 
-    def _copy(self, hand: int) -> str:
+    def _copy(self, request: int) -> str:
         """The last column is written on: a copy takes its keys, and is free again when it is made (R6.5)."""
-        source = self.tables[hand][-1]
+        source = self.tables[request][-1]
         (target,) = self.pool.take(1)
         self.pool.move_keys(source, target)
         self.pool.release((target,))
         return "registration.map" if source in self.pool.keys or target not in self.pool.keys else ""
 
-    def _hit(self, hand: int) -> str:
-        """The hand's longest cached prefix."""
-        pool, table = self.pool, self.tables[hand]
+    def _hit(self, request: int) -> str:
+        """The request's longest cached prefix."""
+        pool, table = self.pool, self.tables[request]
         for name in range(1, self.layout.columns + 1):
             found = pool.find((0,), name)
             if found is None:
                 break
             table += found
         pool.touch(table)
-        self.published[hand] = len(table)
+        self.published[request] = len(table)
         return ""
 
-    def _give_back(self, hand: int) -> str:
-        """All blocks of a hand, tails first; those without a key are reused first, the others last (R1.14)."""
-        pool, table = self.pool, self.tables[hand]
+    def _give_back(self, request: int) -> str:
+        """All blocks of a request, tails first; those without a key are reused first, the others last (R1.14)."""
+        pool, table = self.pool, self.tables[request]
         others = list(pool.free)
         table.reverse()
         pool.release(table)
         free = [block for block in table if not pool.refs[block]]
         first = [block for block in free if block not in pool.keys]
         last = [block for block in free if block in pool.keys]
-        self.tables[hand], self.published[hand] = [], 0
+        self.tables[request], self.published[request] = [], 0
         return "" if [*first, *others, *last] == list(pool.free) else "ownership.reuse-order"
 
-    def _reset(self, _hand: int) -> str:
+    def _reset(self, _request: int) -> str:
         """All keys go, as nobody holds a block."""
         return "" if self.pool.reset() and not self.pool.keys else "system.reset"
 

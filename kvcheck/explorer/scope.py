@@ -89,8 +89,8 @@ def scope_of(text: str) -> Scope:
 
 def _problems(scope: Scope) -> list[str]:
     if isinstance(scope, PoolScope):
-        sizes = (scope.pool.blocks - 1, scope.pool.hands, scope.pool.columns)
-        return [] if all(0 < size < 250 for size in sizes) else ["a pool has 1 to 249 blocks, hands and columns"]
+        sizes = (scope.pool.blocks - 1, scope.pool.requests, scope.pool.columns)
+        return [] if all(0 < size < 250 for size in sizes) else ["a pool has 1 to 249 blocks, requests and columns"]
     found = problems(scope.layout)
     labels = [request.label for request in scope.requests]
     if len(set(labels)) < len(labels) or not labels:
@@ -116,7 +116,7 @@ def _can_happen(move: Also, layout: Layout) -> bool:
 def facts(scope: Scope) -> dict[str, Any]:
     """What is searched, in words."""
     if isinstance(scope, PoolScope):
-        return {"pool": f"{scope.pool.blocks} blocks, {scope.pool.hands} hands of up to {scope.pool.columns}"}
+        return {"pool": f"{scope.pool.blocks} blocks, {scope.pool.requests} requests of up to {scope.pool.columns}"}
     return {
         "requests": ", ".join(f"{r.label} ({len(r.prompt)} tokens)" for r in scope.requests),
         "moves": ", ".join(["arrivals", "passes", "completions", *scope.also]),

@@ -43,7 +43,7 @@ class World(Protocol[State, Move]):
     def check(self) -> list[Violation]:
         """What is wrong with the state itself. Asked once for each."""
 
-    def key(self) -> bytes:
+    def canonical(self) -> bytes:
         """The same for two states that differ in names only."""
 
     def own_move(self) -> Move | None:
@@ -155,7 +155,7 @@ class Search(Generic[State, Move]):
 
     def _arrive(self, parent: int, move: Move | None) -> tuple[int, bool]:
         """The number of the state that the world is in, and whether it is a new one."""
-        fingerprint = blake2b(self._world.key(), digest_size=FINGERPRINT_BYTES).digest()
+        fingerprint = blake2b(self._world.canonical(), digest_size=FINGERPRINT_BYTES).digest()
         known = self._ids.get(fingerprint)
         if known is not None:
             return known, False

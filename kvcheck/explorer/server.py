@@ -80,7 +80,7 @@ class Server:
         self._shadow.put(saved.shadow)
         self._ledger.put(saved.ledger)
 
-    def key(self) -> bytes:
+    def canonical(self) -> bytes:
         """The same for two states that differ in names only."""
         numbers = numbering(self._state.server)
         order = list(numbers.blocks)

@@ -37,28 +37,28 @@ def plain(state: PoolState) -> Plain:
     return state.free, tuple(sorted(state.holders)), state.tables, state.published
 
 
-def renamed(state: PoolState, blocks: tuple[int, ...], hands: tuple[int, ...]) -> Plain:
+def renamed(state: PoolState, blocks: tuple[int, ...], requests: tuple[int, ...]) -> Plain:
     return (
         tuple(blocks[b] for b in state.free),
         tuple(sorted((name, tuple(blocks[b] for b in held)) for name, held in state.holders)),
-        tuple(tuple(blocks[b] for b in state.tables[hand]) for hand in hands),
-        tuple(state.published[hand] for hand in hands),
+        tuple(tuple(blocks[b] for b in state.tables[request]) for request in requests),
+        tuple(state.published[request] for request in requests),
     )
 
 
 @pytest.mark.parametrize(("blocks", "columns"), [(3, 1), (3, 2), (4, 2)])
 def test_two_states_have_the_same_key_only_if_a_renaming_makes_them_equal(blocks: int, columns: int) -> None:
-    layout = PoolLayout(blocks=blocks, hands=2, columns=columns)
+    layout = PoolLayout(blocks=blocks, requests=2, columns=columns)
     world, classes = PoolWorld(layout, NO_FAULTS), {}
     states = all_states(layout)
     for state in states:
         orbit = min(
-            repr(renamed(state, (0, *p), hands))
+            repr(renamed(state, (0, *p), requests))
             for p in permutations(range(1, blocks))
-            for hands in permutations(range(2))
+            for requests in permutations(range(2))
         )
         world.load(state)
-        classes.setdefault(orbit, set()).add(world.key())
+        classes.setdefault(orbit, set()).add(world.canonical())
     assert {len(keys) for keys in classes.values()} == {1}
     assert len({key for keys in classes.values() for key in keys}) == len(classes)
     found = Search[PoolState, PoolMove](PoolWorld(layout, NO_FAULTS)).run(lambda: True)
@@ -76,7 +76,7 @@ def test_two_states_have_the_same_key_only_if_a_renaming_makes_them_equal(blocks
     ],
 )
 def test_what_the_pool_does_wrong_is_found_by_a_shortest_way(fault: str, signature: str, moves: int) -> None:
-    world = PoolWorld(PoolLayout(blocks=5, hands=2, columns=2), faults_on([fault]))
+    world = PoolWorld(PoolLayout(blocks=5, requests=2, columns=2), faults_on([fault]))
     found = Search[PoolState, PoolMove](world).run(lambda: True).found
     assert (found[0].violation.signature, len(found[0].way)) == (signature, moves)
 
@@ -90,7 +90,7 @@ def test_what_the_pool_does_wrong_is_found_by_a_shortest_way(fault: str, signatu
     ],
 )
 def test_a_state_that_is_wrong_in_itself_is_told(spoil: object, signature: str) -> None:
-    world = PoolWorld(PoolLayout(blocks=5, hands=2, columns=2), NO_FAULTS)
+    world = PoolWorld(PoolLayout(blocks=5, requests=2, columns=2), NO_FAULTS)
     for kind in ("take", "publish"):
         world.apply(PoolMove(kind, 0))
     assert world.check() == []

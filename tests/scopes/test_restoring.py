@@ -21,20 +21,20 @@ def test_a_walk_is_the_same_whether_states_are_kept_and_put_back_or_not(name: st
     rng = random.Random(name)
     for _ in range(20):
         straight, disturbed = Server(scope, NO_FAULTS), Server(scope, NO_FAULTS)
-        straight.key()
-        disturbed.key()
+        straight.canonical()
+        disturbed.canonical()
         for _ in range(25):
             moves = list(straight.moves())
             assert moves == list(disturbed.moves())
             kept = disturbed.save()
             for other in rng.sample(moves, min(2, len(moves))):
                 disturbed.apply(other)
-                disturbed.key()
+                disturbed.canonical()
                 disturbed.load(kept)
             move = rng.choice(moves)
             assert straight.own_move() == disturbed.own_move()
             assert straight.apply(move) == disturbed.apply(move) == []
-            assert straight.key() == disturbed.key()
+            assert straight.canonical() == disturbed.key()
 
 
 def following(server: Server) -> list[tuple[str, bytes, list[str]]]:
@@ -43,7 +43,7 @@ def following(server: Server) -> list[tuple[str, bytes, list[str]]]:
     for move in list(server.moves()):
         server.load(kept)
         broken = [violation.signature for violation in server.apply(move)]
-        seen.append((server.kind_of(move), server.key(), broken))
+        seen.append((server.kind_of(move), server.canonical(), broken))
     server.load(kept)
     return sorted(seen)
 
@@ -57,7 +57,7 @@ def test_two_ways_to_one_key_have_the_same_future(name: str) -> None:
     for _ in range(60):
         server = Server(scope, NO_FAULTS)
         for _ in range(20):
-            key = server.key()
+            key = server.canonical()
             future = following(server)
             again += key in futures
             assert futures.setdefault(key, future) == future

@@ -108,7 +108,7 @@ def test_requests_that_differ_in_their_labels_only_are_one() -> None:
     [
         ("{}", "world"),
         ('{"world": "server", "version": 2, "what": ""}', "version 2"),
-        ('{"world": "pool", "version": 1, "what": "", "pool": {"blocks": 1, "hands": 1, "columns": 1}}', "1 to 249"),
+        ('{"world": "pool", "version": 1, "what": "", "pool": {"blocks": 1, "requests": 1, "columns": 1}}', "1 to 249"),
     ],
 )
 def test_what_is_no_scope_is_refused(tmp_path: Path, text: str, told: str) -> None:
