@@ -44,7 +44,7 @@ class Toy:
     def check(self) -> list[Violation]:
         return [broken(f"wrong {self.state}")] if self.state in self.wrong else []
 
-    def key(self) -> bytes:
+    def canonical(self) -> bytes:
         return str(self.name(self.state)).encode()
 
     def own_move(self) -> str | None:
