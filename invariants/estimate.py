@@ -9,9 +9,7 @@ from kvcheck.invariants.moment import Moment
 from kvcheck.invariants.reach import first_column_read
 from kvcheck.invariants.registry import Finding, Severity, invariant
 from kvcheck.model.arith import ceil_div
-from kvcheck.model.observation import CacheView, End
-
-NULL_BLOCK = 0
+from kvcheck.model.observation import NULL_BLOCK, CacheView, End
 
 
 @invariant(

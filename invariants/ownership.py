@@ -11,6 +11,7 @@ from kvcheck.invariants.moment import Moment
 from kvcheck.invariants.reach import first_column_read
 from kvcheck.invariants.registry import Finding, Severity, invariant
 from kvcheck.model.observation import (
+    NULL_BLOCK,
     CacheView,
     Clear,
     Drop,
@@ -21,8 +22,6 @@ from kvcheck.model.observation import (
     Take,
     Touch,
 )
-
-NULL_BLOCK = 0
 
 
 def _columns(view: CacheView) -> Iterator[int]:

@@ -8,8 +8,7 @@ from kvcheck.invariants.ledger import Ledger
 from kvcheck.invariants.moment import Moment
 from kvcheck.invariants.registry import Finding, Severity, invariant
 from kvcheck.model.actions import Schedule
-
-NULL_BLOCK = 0
+from kvcheck.model.observation import NULL_BLOCK
 
 
 @invariant(

@@ -17,6 +17,9 @@ from kvcheck.model.actions import Run
 Tables: TypeAlias = tuple[tuple[int, ...], ...]
 """Block numbers by group and column."""
 
+NULL_BLOCK = 0
+"""The block in the place of columns that hold nothing (R1.3)."""
+
 NOBODY = ""
 """The label of an event that belongs to no request, as far as the server says."""
 

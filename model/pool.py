@@ -6,9 +6,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from kvcheck.model.faults import Faults
-from kvcheck.model.observation import Announce
+from kvcheck.model.observation import NULL_BLOCK, Announce
 
-NULL = 0
+NULL = NULL_BLOCK
 """The null block (R1.3)."""
 
 Key = tuple[int, int, int]

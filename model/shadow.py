@@ -21,9 +21,8 @@ import numpy.typing as npt
 from kvcheck.model.arith import ceil_div
 from kvcheck.model.content import EMPTY, GARBAGE, POISON, UNSETTLED, Ids, Prefixes
 from kvcheck.model.layout import MOST_GROUPS, Layout
-from kvcheck.model.observation import Load, Promises, Register, Scheduled, StepPlan, Store
+from kvcheck.model.observation import NULL_BLOCK, Load, Promises, Register, Scheduled, StepPlan, Store
 
-NULL_BLOCK = 0
 _GROUP_MASKS = tuple((0x2545F4914F6CDD1D * (i + 1)) & ((1 << 62) - 1) for i in range(MOST_GROUPS))
 
 

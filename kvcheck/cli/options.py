@@ -95,6 +95,13 @@ def layout_of(text: str, version: str) -> Layout | None:
     return read_layout(path)
 
 
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def positive_seconds(_context: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
     """A finite time above zero."""
     if value is not None and not (math.isfinite(value) and value > 0):

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from kvcheck.cli.commands.fuzz import cores
 from kvcheck.cli.interrupt import interruptible
 from kvcheck.cli.options import (
     color_option,
+    cores,
     finish,
     json_option,
     out_folder,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 
 import click
@@ -12,6 +11,7 @@ from kvcheck.cli.interrupt import interruptible
 from kvcheck.cli.options import (
     RANDOM,
     color_option,
+    cores,
     finish,
     json_option,
     layout_of,
@@ -106,13 +106,6 @@ def command(
     result = work(screen, plan)
     show(screen, result)
     return finish(json_file, campaign_report(result), result.verdict)
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def show_header(screen: Screen, plan: Plan, info: TargetInfo, layout: str) -> None:

@@ -8,9 +8,8 @@ import click
 import msgspec
 
 import kvcheck
-from kvcheck.cli.commands.fuzz import cores
 from kvcheck.cli.interrupt import interruptible
-from kvcheck.cli.options import color_option, finish, json_option, positive_seconds, screen_for
+from kvcheck.cli.options import color_option, cores, finish, json_option, positive_seconds, screen_for
 from kvcheck.engines.score import Scored, Scoring, Summary, summaries
 from kvcheck.files import InputError
 from kvcheck.model.faults import FAULTS
