@@ -9,7 +9,7 @@ from kvcheck.invariants.moment import Moment
 from kvcheck.invariants.reach import first_column_read
 from kvcheck.invariants.registry import Finding, Severity, invariant
 from kvcheck.model.arith import ceil_div
-from kvcheck.model.observation import NULL_BLOCK, CacheView, End
+from kvcheck.model.observation import NULL_BLOCK, CacheView, End, Estimate
 
 
 @invariant(
@@ -104,17 +104,44 @@ def _others_in_flight(view: CacheView, ledger: Ledger, load: str) -> list[str]:
 
 
 def _still_needed(ledger: Ledger, view: CacheView, label: str) -> int:
-    """Blocks that a request cannot do without for its next token, or for its last one with lookahead, beside what it
-    holds. How long its chunks are is not known, so that more may be needed; states are not counted."""
-    layout, request, blocks = ledger.layout, view.requests[label], 0
-    computed = min(request.computed, request.known - 1)
-    whole = min(request.known + layout.lookahead, layout.max_model_len)
-    for gi, table in enumerate(view.tables[label]):
-        if layout.groups[gi].is_attention:
-            size = layout.block_tokens(gi)
-            at_once = [
-                ceil_div(end, size) - first_column_read(ledger, gi, before)
-                for before, end in ((computed, computed + 1), (request.known - 1, whole))
-            ]
-            blocks += max(0, max(at_once) - sum(block != NULL_BLOCK for block in table))
-    return blocks
+    """Blocks that a request has still to take, at least, until its last token has run, lookahead included."""
+    groups = range(len(ledger.layout.groups))
+    return sum(_group_needs(ledger, view, label, group, ledger.layout.lookahead) for group in groups)
+
+
+def _group_needs(ledger: Ledger, view: CacheView, label: str, group: int, ahead: int) -> int:
+    """Blocks of one group that a request cannot do without for its next token, or for its last one with places
+    ``ahead``, beside what it holds. How long its chunks are is not known, so that more may be needed; states are not
+    counted."""
+    layout, request = ledger.layout, view.requests[label]
+    if not layout.groups[group].is_attention:
+        return 0
+    size, last = layout.block_tokens(group), request.known - 1
+    computed, whole = min(request.computed, last), min(request.known + ahead, layout.max_model_len)
+    at_once = [
+        ceil_div(end, size) - first_column_read(ledger, group, before)
+        for before, end in ((computed, computed + 1), (last, whole))
+    ]
+    return max(0, max(at_once) - sum(block != NULL_BLOCK for block in view.tables[label][group]))
+
+
+@invariant(
+    "estimate.remaining",
+    "what is set aside for a prefill or a load in flight is at least what it cannot do without",
+    Severity.STALL,
+    "R8.5.2",
+    event=Estimate,
+)
+def remaining(event: Estimate, ledger: Ledger) -> Iterator[Finding]:
+    """The server asks before it admits an asynchronous load, for each of the others. Places for the drafter may be set
+    aside in a sum of their own."""
+    view = ledger.moment.view if ledger.moment else None
+    if not event.admission or ledger.allocation is not None or view is None:
+        return
+    if event.label in _others_in_flight(view, ledger, load=""):
+        needed = _group_needs(ledger, view, event.label, event.group, ahead=0)
+        if needed > max(0, event.blocks):
+            yield Finding(
+                f"{event.blocks} blocks of group {event.group} are set aside for {event.label}, which needs {needed}",
+                (event.group,),
+            )

@@ -127,7 +127,8 @@ class Begin(msgspec.Struct, frozen=True, gc=False, tag="begin"):
 
 
 class Estimate(msgspec.Struct, frozen=True, gc=False, tag="estimate"):
-    """Blocks that one group says it needs; ``admission``: to admit the whole sequence, else for this step."""
+    """Blocks that one group says it needs; ``admission``: for the whole sequence, else for this step. Before an
+    allocation begins: of other requests, which it must leave to them."""
 
     label: str
     group: int

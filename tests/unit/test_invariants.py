@@ -372,6 +372,18 @@ def _() -> Outcome:
     return Outcome(broken, loading_beside(*both, layout=replace(RESERVING, num_blocks=19), tables=tables))
 
 
+@case("estimate.remaining", "0 blocks of group 1 are set aside for a, which needs 1")
+def _() -> Outcome:
+    """What is asked before an allocation begins is about others; of the request's own need it is no statement."""
+
+    def asking(blocks: int, *after: Event, **fields: int) -> list[Violation]:
+        told = Estimate("a", 0, 2, True), Estimate("a", 1, blocks, True)
+        return loading_beside(*told, begin("b"), *after, End("b", False), **fields)
+
+    sound = asking(1) + asking(0, computed=20) + asking(1, Estimate("a", 1, 0, True))
+    return Outcome(asking(0) + asking(-3), sound)
+
+
 # ---- hits ------------------------------------------------------------------------------------------------------------
 
 

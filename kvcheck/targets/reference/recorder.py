@@ -41,6 +41,7 @@ class Recorder:
         self.log: list[Event] = []
         self.keys_changed = True
         self._label = NOBODY
+        self._remaining: list[Estimate] = []
         self._group = NO_GROUP
         self._hook_cache(cache)
         self._hook_coordinator(cache.coordinator)
@@ -79,6 +80,7 @@ class Recorder:
         ) -> Blocks | None:
             label = request.label
             self._notice(request)
+            self._tell_remaining()
             self.log.append(Begin(label, request.computed, local.length, external, new, lookahead, delayed))
             blocks: Blocks | None = self._for(
                 label, NO_GROUP, allocate, request, new, local, external, lookahead, delayed, **rest
@@ -122,6 +124,12 @@ class Recorder:
         coordinator.agree, coordinator.each = agreed, looked_up_each  # type: ignore[method-assign]
         coordinator.register = registered  # type: ignore[method-assign]
 
+    def _tell_remaining(self) -> None:
+        """What others in flight still need: the server sums it up over a set, so that there is no order in it."""
+        by_request = sorted(self._remaining, key=lambda one: (one.label, one.group))
+        self.log += by_request
+        self._remaining.clear()
+
     # ---- one group's manager -------------------------------------------------------------------------------------
 
     def _hook_manager(self, index: int, manager: Manager) -> None:
@@ -129,8 +137,8 @@ class Recorder:
 
         def estimated(label: str, hits: Sequence[int], need: Need) -> int:
             blocks = estimate(label, hits, need)
-            if label == self._label:  # what others still need is no part of this allocation
-                self.log.append(Estimate(label, index, blocks, need.whole))
+            told = self.log if label == self._label else self._remaining
+            told.append(Estimate(label, index, blocks, need.whole))
             return blocks
 
         manager.estimate = estimated  # type: ignore[method-assign]

@@ -40,6 +40,7 @@ class Recorder:
         self.fresh: list[int] = []
         self.keys_changed = False
         self._label = NOBODY
+        self._remaining: list[Estimate] = []
         self._group = NO_GROUP
         self._hook_manager(manager)
         self._hook_coordinator(manager.coordinator)
@@ -67,6 +68,7 @@ class Recorder:
             label = request.request_id
             self.learn(label, request)
             local = args[0] if args else kwargs.get("num_new_computed_tokens", 0)
+            self._tell_remaining()
             self.log.append(
                 Begin(
                     label,
@@ -153,6 +155,12 @@ class Recorder:
 
         return wrapped
 
+    def _tell_remaining(self) -> None:
+        """What others in flight still need: the server sums it up over a set, so that there is no order in it."""
+        by_request = sorted(self._remaining, key=lambda one: (one.label, one.group))
+        self.log += by_request
+        self._remaining.clear()
+
     # ---- one group's manager -------------------------------------------------------------------------------------
 
     def _hook_single(self, index: int, single: Any) -> None:
@@ -161,8 +169,8 @@ class Recorder:
         def estimate(request_id: str, *args: Any, **kwargs: Any) -> int:
             blocks: int = needs(request_id, *args, **kwargs)
             admission = bool(kwargs.get("apply_admission_cap", False))
-            if request_id == self._label:  # what others still need is summed up over a set: in no order at all
-                self.log.append(Estimate(request_id, index, blocks, admission))
+            told = self.log if request_id == self._label else self._remaining
+            told.append(Estimate(request_id, index, blocks, admission))
             return blocks
 
         single.get_num_blocks_to_allocate = estimate
