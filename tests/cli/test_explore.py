@@ -68,8 +68,8 @@ def test_what_is_found_in_the_pool_is_told_in_moves(capsys: pytest.CaptureFixtur
     status, report = report_of("--scope", POOL, "--target", "model+unregistered-blocks-age")
     assert status == 1
     (found,) = report["scopes"][0]["violations"]  # type: ignore[index]
-    assert (found["moves"], found["replays"]) == (["hand 0: take", "hand 0: give back"], True)
-    assert "hand 0: give back" in capsys.readouterr().out
+    assert (found["moves"], found["replays"]) == (["request 0: take", "request 0: give back"], True)
+    assert "request 0: give back" in capsys.readouterr().out
 
 
 def test_a_search_that_is_cut_is_undetermined(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.release
 LAYOUT = Layout(
     groups=(Group(kind="mamba", block_size=2), Group(kind="sliding_window", block_size=2, window=2)),
     match_unit=1,
-    num_blocks=8,
+    num_blocks=10,
     max_model_len=8,
     token_budget=8,
 )

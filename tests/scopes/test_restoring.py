@@ -34,7 +34,7 @@ def test_a_walk_is_the_same_whether_states_are_kept_and_put_back_or_not(name: st
             move = rng.choice(moves)
             assert straight.own_move() == disturbed.own_move()
             assert straight.apply(move) == disturbed.apply(move) == []
-            assert straight.canonical() == disturbed.key()
+            assert straight.canonical() == disturbed.canonical()
 
 
 def following(server: Server) -> list[tuple[str, bytes, list[str]]]:

@@ -169,7 +169,8 @@ def test_who_of_two_requests_is_left_matters_if_their_connector_knows_other_thin
 def test_requests_that_take_turns_with_their_loads_are_found_as_a_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
     """If nobody looks at what a load leaves for others, the search comes back to where it was."""
     all_invariants()
-    monkeypatch.delitem(REGISTRY, "estimate.reserved")
+    for invariant in ("estimate.reserved", "estimate.remaining"):
+        monkeypatch.delitem(REGISTRY, invariant)
     (shown,) = searched("turns", "given-up-counted-as-held").shown
     assert (shown.replays, shown.violation.invariant) == (True, "progress.livelock")
 
