@@ -1,6 +1,6 @@
 """`python -m kvcheck`."""
 
-from kvcheck.cli.main import main
+from kvcheck.cli import main
 
 if __name__ == "__main__":
     main()

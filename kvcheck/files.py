@@ -67,6 +67,9 @@ def read_run_or_trace(path: Path) -> Run | Trace:
     if head.observations is not msgspec.UNSET:
         trace = _decoded(file, raw, Trace)
         _check_run(file, trace.run)
+        indices = [seen.index for seen in trace.observations]
+        if indices != list(range(len(indices))) or len(indices) > len(trace.run.actions):
+            raise InputError(f"{file}: the observations are not those of its actions, one after the other")
         return trace
     if head.actions is msgspec.UNSET and head.layout is msgspec.UNSET:
         raise InputError(f"{file}: neither a run nor a trace: it has no actions and no observations")
@@ -125,11 +128,15 @@ def _head(file: Path, raw: bytes) -> _Head:
 
 def _decoded(file: Path, raw: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(raw, type=kind)
+        value = msgspec.json.decode(raw, type=kind)
+        msgspec.json.encode(value)  # integers without a bound can be read, and not be written
+    except OverflowError as error:
+        raise InputError(f"{file}: a number in it is too large") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: {one_line(error)}") from error
     except RecursionError as error:
         raise InputError(f"{file}: nested too deeply") from error
+    return value
 
 
 def _check_run(file: Path, run: Run) -> None:
@@ -149,6 +156,10 @@ def action_problem(action: Action) -> str:
     tokens = (*getattr(action, "prompt", ()), getattr(action, "max_tokens", 1))
     if not all(0 <= token <= MOST_TOKEN for token in tokens):
         return f"it has a token, or max_tokens, below 0 or above {MOST_TOKEN}"
+    counts = [count for answer in getattr(action, "answers", ()) for count in (answer.holds, answer.arrives)]
+    counts += [*getattr(action, "accepted", {}).values(), *getattr(action, "proposed", {}).values()]
+    if any(count is not None and not 0 <= count <= MOST_TOKEN for count in counts):
+        return f"an answer or a number of drafts in it is below 0 or above {MOST_TOKEN}"
     return ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import signal
 import sys
 import time
 import traceback
@@ -18,6 +19,7 @@ import kvcheck
 from kvcheck.cli import commands
 from kvcheck.cli.status import UNDETERMINED, WRONG_USAGE
 from kvcheck.files import InputError, OutputError, one_line
+from kvcheck.report.console import silence
 from kvcheck.targets.errors import TargetError
 
 
@@ -48,7 +50,11 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and exit."""
-    sys.exit(run(sys.argv[1:]))
+    if sys.stdout is None:  # it was closed when the process began
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  open until the process ends
+    status = run(sys.argv[1:])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said
+    sys.exit(status)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -59,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _complain("interrupted", UNDETERMINED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads; nor at exit
+        silence(sys.stdout)
         return UNDETERMINED
     except Exception as error:  # noqa: BLE001  the last place where it can be told
         return _complain(*_told(error))

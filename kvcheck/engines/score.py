@@ -17,6 +17,7 @@ import msgspec
 from kvcheck.engines.judging import SOFT
 from kvcheck.engines.seeds import seed_of_run
 from kvcheck.engines.watched import Stopped, Watched
+from kvcheck.engines.worker_protocol import Shrunk
 from kvcheck.engines.workers import WorkerDied, WorkerHung
 from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Run
@@ -87,7 +88,7 @@ class Scoring:
             return None
         finally:
             self._working.discard(watched)
-        if watched.stopped:
+        if watched.stopped and not scored.found:
             return None
         with self._lock:
             self._told(scored)
@@ -126,7 +127,10 @@ def worst(violations: Sequence[Violation]) -> Violation:
 def _shrunk(
     watched: Watched, fault: str, seed: int, seconds: float, runs: int, violation: Violation, run: Run
 ) -> Scored:
-    shrunk = watched.shrink(run, violation.signature, SHRINK_SECONDS)
+    try:
+        shrunk = watched.shrink(run, violation.signature, SHRINK_SECONDS)
+    except Stopped:  # what was found is not lost
+        shrunk = Shrunk(run)
     return Scored(
         fault,
         seed,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import time
 from types import TracebackType
-from typing import Self, TextIO
+from typing import IO, Self, TextIO
 
 from rich.console import Console
 from rich.live import Live
@@ -25,9 +28,13 @@ class _Console(Console):
 
 
 class Screen:
-    """Writes lines to one stream. Lines are never wrapped: commands in them can be copied."""
+    """Writes lines to one stream. Lines are never wrapped: commands in them can be copied.
+
+    A stream that takes no more (a closed pipe, a full disk) ends nothing: the verdict and the report come all the same.
+    """
 
     def __init__(self, stream: TextIO, no_color: bool = False) -> None:
+        self._mute = False
         self.console = _Console(
             file=stream, no_color=True if no_color else None, highlight=False, markup=False, emoji=False
         )
@@ -39,11 +46,29 @@ class Screen:
 
     def line(self, text: str = "", style: str = "") -> None:
         """One line."""
-        self.console.print(Text(text, style=style), soft_wrap=True)
+        self._print(Text(text, style=style))
 
     def verdict(self, verdict: str, text: str) -> None:
         """A verdict in its colour, and what it means."""
-        self.console.print(Text.assemble((verdict, STYLES[verdict]), text), soft_wrap=True)
+        self._print(Text.assemble((verdict, STYLES[verdict]), text))
+
+    def _print(self, text: Text) -> None:
+        if self._mute:
+            return
+        try:
+            self.console.print(text, soft_wrap=True)
+            self.console.file.flush()
+        except OSError as error:
+            self._mute = True
+            silence(self.console.file)
+            if not isinstance(error, BrokenPipeError):
+                sys.stderr.write(f"kvcheck: cannot go on writing to the screen: {error.strerror}\n")
+
+
+def silence(stream: IO[str]) -> None:
+    """Nothing that is still in the stream's buffer is tried again, at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class ProgressView:

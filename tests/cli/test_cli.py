@@ -29,6 +29,7 @@ from kvcheck.files import read_run, run_text, write_json, write_run, write_trace
 from kvcheck.model.actions import Schedule
 from kvcheck.model.layout import Group
 from kvcheck.model.observation import Observation, Promises, Retold, TargetInfo, Trace
+from kvcheck.report.console import Screen
 
 CORE = ["version", "kvcheck", "verdict", "target", "target_resolved", "seed", "runs", "actions", "seconds",
         "interrupted", "violations", "undetermined", "witnesses", "actions_by_kind"]  # fmt: skip
@@ -129,6 +130,20 @@ def test_a_layout_from_a_file_that_the_target_does_not_support(toys: Any) -> Non
     arguments = ["fuzz", "--target", "toy", "--runs", "2", "--jobs", "1", "--json", "f.json", "--layout", "layout.json"]
     assert run(arguments) == 2
     assert [item["code"] for item in report_of("f.json")["undetermined"]] == ["not-supported"]
+
+
+def test_a_recording_that_is_cut_off_is_not_passed(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(Path("run.json"), run_of("-"))
+    assert run(["replay", "run.json", "--target", "toy", "--record", "whole.json"]) == 0
+    whole = json.loads(Path("whole.json").read_text())
+    cut = {**whole, "observations": whole["observations"][:-1]}
+    Path("cut.json").write_text(json.dumps(cut))
+    assert run(["replay", "cut.json"]) == 2
+    assert "cut-off: what the last 1 actions showed is not in the recording" in capsys.readouterr().out
+    Path("twice.json").write_text(json.dumps({**whole, "observations": whole["observations"] * 2}))
+    assert run(["replay", "twice.json"]) == 3
+    assert "the observations are not those of its actions" in capsys.readouterr().err
+    assert run(["replay", "run.json", "--target", "toy", "--record", "/dev/full"]) == 2
 
 
 def test_replay_of_a_run_and_of_its_recording(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -338,14 +353,24 @@ def test_a_campaign_that_is_killed_has_kept_what_it_found() -> None:
     assert read_run(file).actions
 
 
-def test_a_reader_that_goes_away() -> None:
-    with started("-", "--runs", "3") as process:
+@pytest.mark.parametrize(("labels", "status"), [("-", 0), ("fail-x", 1)])
+def test_a_reader_that_goes_away_changes_neither_status_nor_report(labels: str, status: int) -> None:
+    with started(labels, "--runs", "3", "--json", "f.json") as process:
         assert process.stdout is not None
         process.stdout.close()
         process.stdout = None
         _, errors = process.communicate(timeout=30)
-    assert process.returncode == 2
+    assert process.returncode == status
     assert errors == ""
+    assert report_of("f.json")["verdict"] == ("violated" if status else "passed")
+
+
+def test_a_screen_that_takes_no_more_is_told_once(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        screen = Screen(full)
+        screen.line("a")
+        screen.line("b")
+    assert capsys.readouterr().err == "kvcheck: cannot go on writing to the screen: No space left on device\n"
 
 
 def test_colours_only_on_a_terminal() -> None:

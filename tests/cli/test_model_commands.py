@@ -58,7 +58,7 @@ def test_score_tells_what_finds_a_fault_how_soon_and_how_short(capsys: pytest.Ca
     assert (first["fault"], first["searches"], first["found"]) == ("hit-blocks-not-counted", 2, 2)
     assert first["invariants"] == ["estimate.covers"]
     assert 0 < len(first["shortest"]["run"]["actions"]) == first["shortest"]["actions"] <= first["shortest"]["unshrunk"]
-    assert "found: 2, the slowest" in capsys.readouterr().out
+    assert "passed: 2 found, the slowest" in capsys.readouterr().out
 
 
 def test_what_is_not_found_is_undetermined(capsys: pytest.CaptureFixture[str]) -> None:

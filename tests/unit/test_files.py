@@ -166,3 +166,21 @@ def test_every_kind_of_action_comes_back(tmp_path: Path) -> None:
     run = msgspec.convert(plain, Run)
     write_run(tmp_path / "run.json", run)
     assert read_run(tmp_path) == run
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"priority": 10**20}, "a number in it is too large"),
+        ({"adapter": -(10**20)}, "a number in it is too large"),
+        ({"answers": [{"holds": 2**40}]}, "an answer or a number of drafts"),
+        ({"answers": [{"holds": 3, "arrives": -1}]}, "an answer or a number of drafts"),
+    ],
+)
+def test_numbers_that_no_run_has_are_refused(tmp_path: Path, fields: dict[str, object], told: str) -> None:
+    layout = {"groups": [{"kind": "full", "block_size": 2}], "num_blocks": 8, "max_model_len": 4, "token_budget": 4}
+    action = {"type": "arrive", "label": "a", "prompt": [1], **fields}
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps({"version": 1, "layout": layout, "actions": [action]}))
+    with pytest.raises(InputError, match=told):
+        read_run(file)

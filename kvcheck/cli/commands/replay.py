@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from kvcheck.cli.options import color_option, finish, json_option, screen_for, target_option
+from kvcheck.cli.status import PASSED, UNDETERMINED
 from kvcheck.engines.judging import RunResult, judge_trace
 from kvcheck.engines.watched import Watched, code_and_message
 from kvcheck.files import (
@@ -89,20 +90,22 @@ def command(path: Path, target: str | None, record: Path | None, json_file: str 
         run = found.run if isinstance(found, Trace) else found
         replay = judged_on_target(path, run, target or target_of(path))
     show(screen, replay)
+    lost = _not_recorded(record, replay.result.trace) if record is not None else ""
     if record is not None:
-        screen.line(_recorded(record, replay.result.trace), "yellow")
-    return finish(json_file, replay_report(replay), replay.verdict)
+        screen.line(lost or f"recorded in {record}", "yellow")
+    status = finish(json_file, replay_report(replay), replay.verdict)
+    return UNDETERMINED if lost and status == PASSED else status
 
 
-def _recorded(file: Path, trace: Trace | None) -> str:
-    """Write a recording; what became of it. The verdict does not depend on it."""
+def _not_recorded(file: Path, trace: Trace | None) -> str:
+    """Write a recording; why it could not be written, if so. A violation is one all the same."""
     if trace is None:
         return f"{file} was not written: the run gave no recording"
     try:
         write_trace(file, trace)
     except OutputError as error:
         return f"the recording is lost: {error}"
-    return f"recorded in {file}"
+    return ""
 
 
 def target_of(path: Path) -> str:
@@ -119,6 +122,9 @@ def judged_again(path: Path, trace: Trace) -> Replay:
         told = f"{type(error).__name__}: {one_line(error)}"
         raise InputError(f"{path}: the recording contradicts itself ({told})") from error
     result.trace = trace
+    missing = len(trace.run.actions) - len(trace.observations)
+    if missing and not result.violations and not result.undetermined:
+        result.undetermined = f"cut-off: what the last {missing} actions showed is not in the recording"
     seconds = time.monotonic() - began
     return Replay(file=path, run=trace.run, spec=trace.target.spec, info=trace.target, result=result, seconds=seconds)
 

@@ -64,7 +64,7 @@ def command(
     screen.line("")
     if scoring.interrupted:
         screen.line(f"interrupted after {len(scored)} of {len(chosen) * seeds} searches")
-    _conclude(screen, every, lost)
+    _conclude(screen, verdict, every, lost)
     return finish(json_file, _report(verdict, every, scored), verdict)
 
 
@@ -76,12 +76,15 @@ def _tell(screen: Screen, one: Scored) -> None:
         screen.line(f"{one.fault}: NOT FOUND in {one.runs} runs, {one.seconds:.1f} s {one.undetermined}".rstrip())
 
 
-def _conclude(screen: Screen, every: list[Summary], lost: list[str]) -> None:
+def _conclude(screen: Screen, verdict: str, every: list[Summary], lost: list[str]) -> None:
+    slowest = max(every, key=lambda one: one.seconds or 0.0, default=None)
     if lost:
-        screen.line(f"undetermined: not found by most searches: {', '.join(lost)}")
-    elif every:
-        slowest = max(every, key=lambda one: one.seconds or 0.0)
-        screen.line(f"found: {len(every)}, the slowest {slowest.fault}, median {slowest.seconds:.1f} s")
+        told = f"not found by most searches: {', '.join(lost)}"
+    elif slowest is None:
+        told = "nothing was searched for"
+    else:
+        told = f"{len(every)} found, the slowest {slowest.fault}, median {slowest.seconds:.1f} s"
+    screen.verdict(verdict, f": {told}")
 
 
 def _report(verdict: str, every: list[Summary], scored: list[Scored]) -> dict[str, Any]:
