@@ -129,7 +129,7 @@ def _head(file: Path, raw: bytes) -> _Head:
 def _decoded(file: Path, raw: bytes, kind: type[T]) -> T:
     try:
         value = msgspec.json.decode(raw, type=kind)
-        msgspec.json.encode(value)  # integers without a bound can be read, and not be written
+        msgspec.msgpack.encode(value)  # integers without a bound can be read, and not be told to a worker
     except OverflowError as error:
         raise InputError(f"{file}: a number in it is too large") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
