@@ -49,7 +49,10 @@ class FailedLoads:
         if self._faults.failed_load_shared_block:
             self._one_by_one(invalid, requests, {item.label: item.count for item in plan.requests}, affected)
         else:
-            self._spread(invalid, requests, affected)
+            waiting = [
+                r for r in scheduler.requests.values() if r.status in (Status.WAITING, Status.IDLE) and r.computed
+            ]
+            self._spread(invalid, (*requests, *waiting), affected)
         if not self._faults.failed_load_keeps_keys:
             self._withdraw(invalid)
         self._follow(loading, affected)
@@ -140,6 +143,9 @@ class FailedLoads:
         in_place = self._keeps_all or self._faults.failed_load_half_way_back
         if request.status is Status.LOADING:
             request.computed = start if in_place else 0
+            return
+        if request.status is not Status.RUNNING:  # its load is over, or its turn, and it has its blocks still
+            scheduler.start_anew(request)
             return
         if not self._recomputes:  # it ends, whatever else is done with what is missing
             self._withdraw(block for table in tables for block in table if block in invalid)

@@ -162,7 +162,7 @@ class Scheduler:
         if not self.faults.session_counts_cut_drafts:
             request.computed = min(request.computed, request.known - 1)
         if ahead and self.layout.has_mamba and not self.faults.session_late_output_counted:
-            self._start_anew(request)  # its state has moved on, and there is no way back (R2.9)
+            self.start_anew(request)  # its state has moved on, and there is no way back (R2.9)
         if request.inputs:
             self._go_on(request, *request.inputs.popleft())
             self.waiting.add(request)
@@ -184,7 +184,7 @@ class Scheduler:
         self.idle -= request.status is Status.IDLE
         request.status = Status.WAITING
 
-    def _start_anew(self, request: Request) -> None:
+    def start_anew(self, request: Request) -> None:
         """Give back everything and begin with a lookup again."""
         self._free(request)
         self.prefills.pop(request.label, None)
@@ -331,7 +331,7 @@ class Scheduler:
         holders = [r for r in waiting if r is not asking and self._waits_with_blocks(r)]
         if not holders:
             return False
-        self._start_anew(self._victim(holders))
+        self.start_anew(self._victim(holders))
         return True
 
     def _waits_with_blocks(self, request: Request) -> bool:

@@ -246,6 +246,27 @@ SMALL = Arrive(label="a", prompt=(1, 2, 2, 1, 1), max_tokens=1)
             id="a load leaves what the drafter needs behind the last chunk of a prefill",
         ),
         pytest.param(
+            layout_of(
+                *(window(1, 4), mamba(3, 1)),
+                num_blocks=19,
+                max_model_len=16,
+                token_budget=3,
+                max_requests=2,
+                watermark=0.25,
+                drafter=Drafter(method="mtp", tokens=1),
+                steps_in_flight=3,
+                connector=Connector(role="consumer"),
+            ),
+            (
+                replace(asking("a", *TOKENS[:14]), answers=(Answer(holds=None), Answer(holds=12, arrives=0))),
+                Schedule(),
+                loading("b", 15, 14),
+                *(Schedule(), Schedule(), Transfer(label="b"), Complete(), Schedule()),
+                *(Complete(), Complete(), Complete(), Schedule(), Complete()),
+            ),
+            id="a block that a failed load left is missing too for a request whose own load is over and that waits",
+        ),
+        pytest.param(
             tight(
                 *(mamba(8, 2), mamba(8, 2), mamba(8, 2), window(8, 17)),
                 max_model_len=84,
