@@ -47,6 +47,7 @@ class _Head(msgspec.Struct):
 
 class _Expected(msgspec.Struct):
     expected: dict[str, str]
+    signature: str | None = None
     version: int = VERSION
 
 
@@ -97,12 +98,23 @@ def read_as(file: Path, kind: Any) -> Any:
 
 def expected_verdicts(path: Path) -> dict[str, str]:
     """Verdict by target, as a counterexample's folder states it; empty if there is no such statement."""
+    stated = _stated(path)
+    return stated.expected if stated else {}
+
+
+def stated_signature(path: Path) -> str | None:
+    """The violation that a counterexample's folder is about; None if there is no such statement."""
+    stated = _stated(path)
+    return stated.signature if stated else None
+
+
+def _stated(path: Path) -> _Expected | None:
     file = (path if path.is_dir() else path.parent) / EXPECTED_FILE
     if not file.is_file():
-        return {}
+        return None
     raw = _bytes_of(file)
     _head(file, raw)
-    return _decoded(file, raw, _Expected).expected
+    return _decoded(file, raw, _Expected)
 
 
 def _file_of(path: Path) -> Path:

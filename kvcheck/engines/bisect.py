@@ -1,0 +1,112 @@
+"""Bisecting: which of a series of targets, the oldest first, shows a violation first, and which no longer does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from kvcheck.engines.judging import RunResult
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What one target does with the run. ``message``: what it shows, or why nothing can be said."""
+
+    target: str
+    verdict: str
+    message: str = ""
+
+
+Judge = Callable[[str], Seen]
+
+
+def seen_of(target: str, result: RunResult, signature: str | None) -> Seen:
+    """Violated: it shows the signature, or any violation if none is asked for.
+
+    A run that ends with another violation says nothing about the one that is asked for.
+    """
+    shown = [violation for violation in result.violations if signature in (None, violation.signature)]
+    if shown:
+        return Seen(target, "violated", shown[0].signature)
+    if result.violations:
+        return Seen(target, "undetermined", f"it shows {result.violations[0].signature} instead")
+    return Seen(target, "undetermined" if result.undetermined else "passed", result.undetermined)
+
+
+class Series(msgspec.Struct, frozen=True):
+    """What is known of a series. ``seen``: in its order, of a long one a part. ``interrupted``: it was cut short."""
+
+    seen: tuple[Seen, ...]
+    interrupted: bool = False
+
+    @property
+    def first_bad(self) -> str | None:
+        """The first target that shows the violation."""
+        return next((one.target for one in self.seen if one.verdict == "violated"), None)
+
+    @property
+    def first_good(self) -> str | None:
+        """The first target after the last bad one, if that does not show it."""
+        bad = [index for index, one in enumerate(self.seen) if one.verdict == "violated"]
+        after = self.seen[bad[-1] + 1 :] if bad else ()
+        return next((one.target for one in after if one.verdict == "passed"), None)
+
+    @property
+    def between(self) -> tuple[str, ...]:
+        """Targets of which nothing can be said, beside those where the verdict changes: it may be one of them."""
+        unclear: list[str] = []
+        known = ""
+        gap: list[str] = []
+        for one in self.seen:
+            if one.verdict == "undetermined":
+                gap.append(one.target)
+                continue
+            if known and one.verdict != known:
+                unclear += gap
+            known, gap = one.verdict, []
+        return tuple(unclear)
+
+    @property
+    def verdict(self) -> str:
+        """That of the newest target; undetermined if nothing can be said of it, or of where the verdict changes."""
+        return "undetermined" if self.interrupted or self.between or not self.seen else self.seen[-1].verdict
+
+
+Order = Callable[[int, dict[int, Seen]], Iterator[int]]
+"""Which of so many targets to ask next, from what was seen so far."""
+
+
+def judged(targets: Sequence[str], judge: Judge, order: Order) -> Series:
+    """Judge targets in this order, until Ctrl-C."""
+    seen: dict[int, Seen] = {}
+    interrupted = False
+    try:
+        for index in order(len(targets), seen):
+            seen[index] = judge(targets[index])
+    except KeyboardInterrupt:
+        interrupted = True
+    return Series(tuple(seen[index] for index in sorted(seen)), interrupted)
+
+
+def every(count: int, _seen: dict[int, Seen]) -> Iterator[int]:
+    """All of them."""
+    yield from range(count)
+
+
+def halving(count: int, seen: dict[int, Seen]) -> Iterator[int]:
+    """Both ends; as long as they differ, what is closest to the middle of those that the change lies between.
+
+    Of a target of which nothing can be said the neighbours are tried.
+    """
+    low, high = 0, count - 1
+    yield from dict.fromkeys((low, high))
+    while {seen[low].verdict, seen[high].verdict} == {"passed", "violated"}:
+        left = [index for index in range(low + 1, high) if index not in seen]
+        if not left:
+            return
+        index = min(left, key=lambda one: abs(2 * one - low - high))
+        yield index
+        if seen[index].verdict == seen[low].verdict:
+            low = index
+        elif seen[index].verdict == seen[high].verdict:
+            high = index

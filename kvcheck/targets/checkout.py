@@ -1,0 +1,75 @@
+"""Commits of a git repository: which lie between two, and the sources of one, without touching the work tree."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+from pathlib import Path
+
+from kvcheck.targets.errors import TargetError
+
+PACKAGE = "vllm"
+"""The folder of a commit that a target needs."""
+
+
+def commits_between(repo: Path, older: str, newer: str) -> list[str]:
+    """Full names of the commits after ``older`` up to ``newer``, the oldest first, along the first parents.
+
+    Raises:
+        TargetError: there is no such repository or commit, or the one does not come before the other.
+    """
+    first, last = _commit(repo, older), _commit(repo, newer)
+    if _git(repo, "merge-base", "--is-ancestor", first, last, statuses=(0, 1)).returncode:
+        raise TargetError(f"{repo}: {older} is no ancestor of {newer}")
+    listed = _git(repo, "rev-list", "--reverse", "--first-parent", f"{first}..{last}").stdout
+    return listed.decode().split()
+
+
+def is_ancestor(repo: Path, older: str, newer: str) -> bool:
+    """Whether a commit comes before another. Raises as `commits_between` does."""
+    first, last = _commit(repo, older), _commit(repo, newer)
+    return not _git(repo, "merge-base", "--is-ancestor", first, last, statuses=(0, 1)).returncode
+
+
+def full_name(repo: Path, revision: str) -> str:
+    """The commit that a revision stands for. Raises as `commits_between` does."""
+    return _commit(repo, revision)
+
+
+def subject(repo: Path, commit: str) -> str:
+    """The first line of a commit's message."""
+    return _git(repo, "log", "-1", "--format=%s", commit).stdout.decode("utf-8", "replace").strip()
+
+
+def unpack(repo: Path, commit: str, folder: Path) -> None:
+    """Write the package's Python sources of a commit below a folder.
+
+    Raises:
+        TargetError: the commit has no such package.
+    """
+    archive = _git(repo, "archive", "--format=tar", commit, "--", PACKAGE).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        sources = [member for member in tar.getmembers() if member.isfile() and member.name.endswith(".py")]
+        tar.extractall(folder, sources, filter="data")
+
+
+def _commit(repo: Path, revision: str) -> str:
+    found = _git(
+        repo, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", statuses=(0, 1)
+    )
+    if found.returncode:
+        raise TargetError(f"{repo}: has no commit {revision!r}")
+    return found.stdout.decode().strip()
+
+
+def _git(repo: Path, *arguments: str, statuses: tuple[int, ...] = (0,)) -> subprocess.CompletedProcess[bytes]:
+    try:
+        line = ["git", "-C", str(repo), *arguments]
+        done = subprocess.run(line, capture_output=True, check=False)  # noqa: S603  no shell; revisions are arguments
+    except OSError as error:
+        raise TargetError(f"git cannot be run: {error.strerror}") from error
+    if done.returncode not in statuses:
+        told = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise TargetError(f"{repo}: git {arguments[0]}: {told[-1] if told else f'exit status {done.returncode}'}")
+    return done
