@@ -19,22 +19,30 @@ def commits_between(repo: Path, older: str, newer: str) -> list[str]:
     Raises:
         TargetError: there is no such repository or commit, or the one does not come before the other.
     """
-    first, last = _commit(repo, older), _commit(repo, newer)
-    if _git(repo, "merge-base", "--is-ancestor", first, last, statuses=(0, 1)).returncode:
+    first, last = full_name(repo, older), full_name(repo, newer)
+    if not is_ancestor(repo, first, last):
         raise TargetError(f"{repo}: {older} is no ancestor of {newer}")
     listed = _git(repo, "rev-list", "--reverse", "--first-parent", f"{first}..{last}").stdout
     return listed.decode().split()
 
 
 def is_ancestor(repo: Path, older: str, newer: str) -> bool:
-    """Whether a commit comes before another. Raises as `commits_between` does."""
-    first, last = _commit(repo, older), _commit(repo, newer)
+    """Whether a commit comes before another. Raises as `full_name` does."""
+    first, last = full_name(repo, older), full_name(repo, newer)
     return not _git(repo, "merge-base", "--is-ancestor", first, last, statuses=(0, 1)).returncode
 
 
 def full_name(repo: Path, revision: str) -> str:
-    """The commit that a revision stands for. Raises as `commits_between` does."""
-    return _commit(repo, revision)
+    """The commit that a revision stands for.
+
+    Raises:
+        TargetError: there is no such repository or commit.
+    """
+    name = f"{revision}^{{commit}}"
+    found = _git(repo, "rev-parse", "--verify", "--quiet", "--end-of-options", name, statuses=(0, 1))
+    if found.returncode:
+        raise TargetError(f"{repo}: has no commit {revision!r}")
+    return found.stdout.decode().strip()
 
 
 def subject(repo: Path, commit: str) -> str:
@@ -52,15 +60,6 @@ def unpack(repo: Path, commit: str, folder: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         sources = [member for member in tar.getmembers() if member.isfile() and member.name.endswith(".py")]
         tar.extractall(folder, sources, filter="data")
-
-
-def _commit(repo: Path, revision: str) -> str:
-    found = _git(
-        repo, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", statuses=(0, 1)
-    )
-    if found.returncode:
-        raise TargetError(f"{repo}: has no commit {revision!r}")
-    return found.stdout.decode().strip()
 
 
 def _git(repo: Path, *arguments: str, statuses: tuple[int, ...] = (0,)) -> subprocess.CompletedProcess[bytes]:
