@@ -280,6 +280,24 @@ SMALL = Arrive(label="a", prompt=(1, 2, 2, 1, 1), max_tokens=1)
             (replace(asking("a", *TOKENS[:22]), max_tokens=16), *STEP * 5),
             id="the smallest pool has room for the copies of states inside blocks where no hit ends inside",
         ),
+        pytest.param(
+            layout_of(
+                *(window(3, 2), full(4)),
+                num_blocks=16,
+                max_model_len=23,
+                token_budget=16,
+                max_requests=2,
+                policy="priority",
+                drafter=Drafter(method="mtp", tokens=4, modules=4),
+            ),
+            (
+                replace(asking("a", *TOKENS[:17]), priority=1),
+                replace(asking("b", *TOKENS[:16]), max_tokens=7),
+                *STEP,
+                *(Schedule(), Complete(accepted={"b": 4}), Schedule()),
+            ),
+            id="accepted drafts carry a window past blocks of the prompt that were not final yet",
+        ),
     ],
 )
 def test_nothing_is_accused(layout: Layout, actions: tuple[Action, ...]) -> None:
