@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, pairwise, takewhile
 
@@ -41,8 +40,8 @@ def references(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
     if view is None:
         return
     held = [0] * len(view.refs)
-    for block, count in Counter(_columns(view)).items():
-        held[block] = count
+    for block in _columns(view):
+        held[block] += 1
     for block, count in view.holders:
         held[block] += count
     held[NULL_BLOCK] = 0

@@ -32,7 +32,7 @@ def longest_hit(ledger: Ledger, keys: Container[Key], label: str, cap: int, abov
 
 def serves(ledger: Ledger, keys: Container[Key], label: str, group: int, length: int, cap: int) -> bool:
     """Whether this group has all that a hit of ``length`` tokens needs (R2), its EAGLE unit included."""
-    spec, size = ledger.layout.groups[group], ledger.layout.block_tokens(group)
+    spec = ledger.layout.groups[group]
     if spec.kind == "mamba":
         return ledger.key(group, label, length) in keys
     end = length
@@ -40,15 +40,9 @@ def serves(ledger: Ledger, keys: Container[Key], label: str, group: int, length:
         end += unit(ledger, group)
         if end > cap:
             return False
-    if spec.kind in ("full", "mla"):
+    if spec.keeps_whole_prefix:
         return _whole_prefix(ledger, keys, label, group, end, cap)
-    if end % size:
-        return False
-    if spec.kind == "sliding_window":
-        first = max(0, length // size - ceil_div(spec.window - 1, size))
-    else:
-        first = length // spec.chunk * spec.chunk // size
-    return all(ledger.key(group, label, (i + 1) * size) in keys for i in range(first, end // size))
+    return _there(ledger, keys, label, group, _first_column(ledger, group, length), end, end)
 
 
 def unit(ledger: Ledger, group: int) -> int:
@@ -69,11 +63,11 @@ def with_unit_behind(ledger: Ledger, lookup: Lookup) -> set[int]:
 def _has_unit_behind(ledger: Ledger, label: str, group: int, length: int) -> bool:
     """Whether an EAGLE group has the unit behind a hit of ``length`` tokens, under whatever key, also past the cap, as
     some releases look there (R4.5, R12.8)."""
-    end = length + unit(ledger, group)
-    if ledger.layout.groups[group].keeps_whole_prefix:
-        size = ledger.layout.block_tokens(group)
-        return _prefix_up_to(ledger, ledger.keys, label, group, end, round_down(end, size) + size)
-    return serves(ledger, ledger.keys, label, group, length, end)
+    if not ledger.layout.groups[group].is_attention:
+        return serves(ledger, ledger.keys, label, group, length, length)  # never drops (R4.9)
+    size, end = ledger.layout.block_tokens(group), length + unit(ledger, group)
+    first = _first_column(ledger, group, length)
+    return _there(ledger, ledger.keys, label, group, first, end, round_down(end, size) + size)
 
 
 def _whole_prefix(ledger: Ledger, keys: Container[Key], label: str, group: int, end: int, cap: int) -> bool:
@@ -82,15 +76,23 @@ def _whole_prefix(ledger: Ledger, keys: Container[Key], label: str, group: int, 
     if _looked_up_first(ledger, group):
         size = ledger.layout.block_tokens(group)
         last = min(round_down(end, size) + size, cap + 1 - ledger.promises.hash_lookahead, cap)
-    return _prefix_up_to(ledger, keys, label, group, end, last)
+    return _there(ledger, keys, label, group, 0, end, last)
 
 
-def _prefix_up_to(ledger: Ledger, keys: Container[Key], label: str, group: int, end: int, last: int) -> bool:
-    """Full attention: every whole block, and a key from ``end`` to ``last`` within the block that ``end`` is in."""
+def _there(ledger: Ledger, keys: Container[Key], label: str, group: int, first: int, end: int, last: int) -> bool:
+    """Whether all blocks from this column up to ``end`` have their key, one that goes on any up to ``last``."""
     size, h = ledger.layout.block_tokens(group), ledger.layout.hash_block
-    if not all(ledger.key(group, label, (i + 1) * size) in keys for i in range(end // size)):
+    if not all(ledger.key(group, label, (i + 1) * size) in keys for i in range(first, end // size)):
         return False
     return end % size == 0 or any(ledger.key(group, label, at) in keys for at in range(end, last + 1, h))
+
+
+def _first_column(ledger: Ledger, group: int, length: int) -> int:
+    """The first column that a hit of ``length`` tokens needs of a group of attention (R2.1, R2.4, R2.6)."""
+    spec, size = ledger.layout.groups[group], ledger.layout.block_tokens(group)
+    if spec.kind == "sliding_window":
+        return max(0, length - spec.window + 1) // size
+    return length // spec.chunk * spec.chunk // size if spec.kind == "chunked_local" else 0
 
 
 def _looked_up_first(ledger: Ledger, group: int) -> bool:
@@ -108,11 +110,7 @@ def needed_columns(ledger: Ledger, group: int, length: int) -> range:
         return range(0)
     if spec.kind == "mamba":
         return range(end - 1, end)
-    if spec.kind == "sliding_window":
-        return range(max(0, length // size - ceil_div(spec.window - 1, size)), end)
-    if spec.kind == "chunked_local":
-        return range(length // spec.chunk * spec.chunk // size, end)
-    return range(end)
+    return range(_first_column(ledger, group, length), end)
 
 
 def first_column_read(ledger: Ledger, group: int, computed: int) -> int:

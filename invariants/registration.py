@@ -31,7 +31,7 @@ def names(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
         return
     dirty, moment.shadow.dirty = moment.shadow.dirty, set()
     suspects = {id(event): event for event in _due(ledger)}
-    waiting = {(event.group, event.length, event.key, event.block) for _, event in ledger.due}
+    waiting = {(event.group, event.length, event.key, event.block) for _, event in ledger.due} if dirty else ()
     for group in range(len(ledger.layout.groups)):
         for block in dirty:
             for key in ledger.by_block.get((group, block), ()):

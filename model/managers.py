@@ -62,7 +62,6 @@ class Manager:
     admission counts at most.
     """
 
-    fine_grained = True
     has_gaps = False
 
     def __init__(self, index: int, layout: Layout, pool: Pool, faults: Faults) -> None:
@@ -73,6 +72,7 @@ class Manager:
         self.faults = faults
         self.block = layout.block_tokens(index)
         self.hash_block = layout.hash_block
+        self.fine_grained = self.group.fine_grained
         self.has_tails = self.fine_grained and self.block != self.hash_block
         self.eagle = index in layout.eagle_groups
         self.rows: dict[str, Row] = {}
@@ -308,8 +308,6 @@ class Manager:
 class WindowManager(Manager):
     """Sliding window."""
 
-    fine_grained = False
-
     def __init__(self, index: int, layout: Layout, pool: Pool, faults: Faults) -> None:
         super().__init__(index, layout, pool, faults)
         self.need = laws.window_blocks(self.group.window, self.block, faults)
@@ -362,8 +360,6 @@ class WindowManager(Manager):
 
 class ChunkedManager(Manager):
     """Chunked local attention."""
-
-    fine_grained = False
 
     def find(self, groups: Sequence[int], names: list[int], limit: int, unit: int, drops: bool, block: int) -> Hit:
         """The blocks of the chunk that the next token falls in (R2.6); earlier chunks need nothing."""

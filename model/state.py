@@ -6,7 +6,8 @@ Taken between two actions: what lives during a pass only is no part of it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from kvcheck.model.managers import MambaManager, Manager, Row
@@ -22,6 +23,12 @@ _LISTS = ("tokens", "names", "inputs")
 _PLAIN = tuple(name for name in Request.__slots__ if name not in (*_LISTS, "_hashed", "_hash_block"))
 
 
+_plain_of = attrgetter(*_PLAIN)
+_LABEL, _ORDER, _LAST_STEP, _PREEMPTIONS, _STATUS = map(
+    _PLAIN.index, ("label", "order", "last_step", "preemptions", "status")
+)
+
+
 class RequestState(NamedTuple):
     """One request. ``plain``: the values of its plain fields, in the order of its slots. ``named``: what its names are
     made from, and they."""
@@ -31,9 +38,10 @@ class RequestState(NamedTuple):
     inputs: tuple[Any, ...]
     named: FrozenNames
 
-    def field(self, name: str) -> Any:
-        """A plain field."""
-        return self.plain[_PLAIN.index(name)]
+    @property
+    def label(self) -> str:
+        """The label of the request."""
+        return self.plain[_LABEL]  # type: ignore[no-any-return]
 
 
 class RowState(NamedTuple):
@@ -45,6 +53,10 @@ class RowState(NamedTuple):
     grown: bool
     previous: int | None
     producer: bool
+
+
+RowStates = tuple[tuple[str, RowState], ...]
+"""What requests hold in one group, by label."""
 
 
 class PoolState(NamedTuple):
@@ -62,7 +74,7 @@ class State(NamedTuple):
 
     pool: PoolState
     requests: tuple[RequestState, ...]
-    rows: tuple[tuple[tuple[str, RowState], ...], ...]
+    rows: tuple[RowStates, ...]
     running: tuple[str, ...]
     waiting: tuple[str, ...]
     passed_over: tuple[str, ...]
@@ -108,15 +120,13 @@ def snapshot(server: Scheduler) -> State:
     )
 
 
-def restore(server: Scheduler, state: State) -> None:
-    """Put a state back into a server with the same layout and faults."""
+def restore(server: Scheduler, state: State, now: State) -> None:
+    """Put a state back into a server that is in the state ``now``: what is the same in both is left alone."""
     cache = server.cache
-    _restore_pool(cache.pool, state.pool)
-    made = [_request(item, server.layout.hash_block) for item in state.requests]
-    server.requests = {request.label: request for request in made}
-    for manager, rows in zip(cache.managers, state.rows, strict=True):
-        _restore_rows(manager, rows)
-    known = server.requests
+    _restore_pool(cache.pool, state.pool, now.pool)
+    server.requests = known = _requests(server, state, now)
+    for manager, rows, rows_now in zip(cache.managers, state.rows, now.rows, strict=True):
+        _restore_rows(manager, rows, rows_now)
     server.running = [known[label] for label in state.running]
     server.waiting.requests[:] = [known[label] for label in state.waiting]
     server.passed_over.requests[:] = [known[label] for label in state.passed_over]
@@ -144,23 +154,35 @@ def _pool_state(pool: Pool) -> PoolState:
     )
 
 
-def _restore_pool(pool: Pool, state: PoolState) -> None:
+def _restore_pool(pool: Pool, state: PoolState, now: PoolState) -> None:
+    pool.published.clear()
+    pool.taken.clear()
+    if state == now:
+        return
     pool.refs = list(state.refs)
     pool.free = OrderedDict.fromkeys(state.free)
     pool.free_count = state.free_count
     pool.keys = {block: list(keys) for block, keys in state.keys}
     pool.holders = [{name: list(blocks) for name, blocks in holders} for holders in state.holders]
-    pool.published.clear()
-    pool.taken.clear()
 
 
 def _request_state(request: Request) -> RequestState:
     return RequestState(
-        plain=tuple([getattr(request, name) for name in _PLAIN]),
+        plain=_plain_of(request),
         tokens=tuple(request.tokens),
         inputs=tuple(request.inputs),
         named=request.frozen_names(),
     )
+
+
+def _requests(server: Scheduler, state: State, now: State) -> dict[str, Request]:
+    there = {item.label: item for item in now.requests}
+    return {
+        item.label: server.requests[item.label]
+        if there.get(item.label) == item
+        else _request(item, server.layout.hash_block)
+        for item in state.requests
+    }
 
 
 def _request(state: RequestState, hash_block: int) -> Request:
@@ -171,7 +193,7 @@ def _request(state: RequestState, hash_block: int) -> Request:
     return request
 
 
-def _row_states(manager: Manager) -> tuple[tuple[str, RowState], ...]:
+def _row_states(manager: Manager) -> RowStates:
     producers = manager.producers if isinstance(manager, MambaManager) else ()
     return tuple(
         [
@@ -181,11 +203,13 @@ def _row_states(manager: Manager) -> tuple[tuple[str, RowState], ...]:
     )
 
 
-def _restore_rows(manager: Manager, rows: Iterable[tuple[str, RowState]]) -> None:
-    manager.rows.clear()
-    producers = set()
+def _restore_rows(manager: Manager, rows: RowStates, now: RowStates) -> None:
     for passing in (manager.copies, manager.to_zero, manager.handed_over):  # a server that died has left some
         passing.clear()
+    if rows == now:
+        return
+    manager.rows.clear()
+    producers = set()
     for label, state in rows:
         row = manager.rows[label] = Row()
         row.blocks, row.registered, row.tail = list(state.blocks), state.registered, state.tail
@@ -213,7 +237,7 @@ class Numbering(NamedTuple):
 def numbering(state: State) -> Numbering:
     """Blocks are numbered as they are met: the free queue in its order, then the tables. That is exact, because the
     queue is part of the state, and costs one walk."""
-    labels = _numbers((*state.running, *state.passed_over, *state.waiting, *(r.field("label") for r in state.requests)))
+    labels = _numbers((*state.running, *state.passed_over, *state.waiting, *(r.label for r in state.requests)))
     held = [
         block
         for group in state.rows
@@ -233,7 +257,7 @@ def canonical(state: State, numbers: Numbering | None = None) -> Canonical:
     """
     numbers = numbering(state) if numbers is None else numbers
     labels, blocks = numbers
-    order = sorted(state.requests, key=lambda request: labels[request.field("label")])
+    order = sorted(state.requests, key=lambda request: labels[request.label])
     passes, steps, processed, arrivals, idle = state.counters
     name = labels.get
     return (
@@ -273,29 +297,20 @@ def _canonical_pool(pool: PoolState, blocks: dict[int, int]) -> Canonical:
     return refs, len(pool.free), pool.free_count, tuple(keys), tuple([tuple(group) for group in holders])
 
 
-_RELATIVE: dict[str, Callable[[Any, dict[str, int], int, int], Any]] = {
-    "label": lambda value, labels, _processed, _arrivals: labels[value],
-    "order": lambda value, _labels, _processed, arrivals: arrivals - value,
-    "last_step": lambda value, _labels, processed, _arrivals: max(0, value - processed),
-    "preemptions": lambda value, _labels, _processed, _arrivals: value > 0,
-    "status": lambda value, _labels, _processed, _arrivals: value.value,
-}
-"""Fields of which less matters than their value: counts would tell states apart that have the same future."""
-
-
 def _canonical_request(request: RequestState, labels: dict[str, int], processed: int, arrivals: int) -> Canonical:
-    plain = tuple(
-        [
-            _RELATIVE[field](value, labels, processed, arrivals) if field in _RELATIVE else value
-            for field, value in zip(_PLAIN, request.plain, strict=True)
-        ]
-    )
+    """Of some fields less matters than their value: counts would tell states apart that have the same future."""
+    plain = list(request.plain)
+    plain[_LABEL] = labels[plain[_LABEL]]
+    plain[_ORDER] = arrivals - plain[_ORDER]
+    plain[_LAST_STEP] = max(0, plain[_LAST_STEP] - processed)
+    plain[_PREEMPTIONS] = plain[_PREEMPTIONS] > 0
+    plain[_STATUS] = plain[_STATUS].value
     inputs = tuple([(extend.prompt, extend.max_tokens, arrivals - order) for extend, order in request.inputs])
     (_, _, salt, adapter), names = request.named
-    return plain, request.tokens, inputs, names, salt, adapter
+    return tuple(plain), request.tokens, inputs, names, salt, adapter
 
 
-def _canonical_rows(group: Sequence[tuple[str, RowState]], numbers: Numbering) -> Canonical:
+def _canonical_rows(group: RowStates, numbers: Numbering) -> Canonical:
     rows = []
     for label, row in group:
         if label in numbers.labels:

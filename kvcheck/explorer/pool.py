@@ -15,6 +15,7 @@ from kvcheck.model.faults import Faults
 from kvcheck.model.pool import Key, Pool
 
 RESET = "reset"
+NUMBERS = range(255)
 MARK = 255
 """Told in a key where something new begins; no block has this number."""
 
@@ -111,16 +112,20 @@ class PoolWorld:
     def _renamed(self) -> bytes:
         """Blocks are numbered in the order of the free queue, then by key and age; then requests are put in the order
         of what is known of their tables, and the blocks that only they know are numbered."""
-        pool, holders = self.pool, self.pool.holders[0]
-        number = {block: place for place, block in enumerate(pool.free)}
-        known, told = number.get, [len(number)]
-        for name in sorted(holders):
+        pool, published = self.pool, self.published
+        number = dict(zip(pool.free, NUMBERS, strict=False))
+        told = [len(number)]
+        for name, blocks in sorted(pool.holders[0].items()):
             told += MARK, name
-            told += [number.setdefault(block, len(number)) for block in holders[name]]
-        requests = zip(self.published, self.tables, strict=True)
-        for published, _, table in sorted([(n, [known(b, MARK) for b in table], table) for n, table in requests]):
-            told += MARK, published
-            told += [number.setdefault(block, len(number)) for block in table]
+            for block in blocks:
+                told.append(number.setdefault(block, len(number)))
+        known = [
+            [n, *[number.get(block, MARK) for block in table]] for n, table in zip(published, self.tables, strict=True)
+        ]
+        for request in sorted(range(len(known)), key=known.__getitem__):
+            told += MARK, published[request]
+            for block in self.tables[request]:
+                told.append(number.setdefault(block, len(number)))
         return bytes(told)
 
     def _plain(self) -> bytes:
@@ -159,9 +164,10 @@ class PoolWorld:
 
     def apply(self, move: PoolMove) -> list[Violation]:
         """Let it happen; what it breaks."""
-        broken = [text for text in (self._do[move.kind](move.request), self._announced_wrongly()) if text]
+        broken = self._do[move.kind](move.request)
+        announced = self._announced_wrongly() if self.pool.events else ""
         self.pool.new_pass()
-        return [_violation(text) for text in broken]
+        return [_violation(text) for text in (broken, announced) if text] if broken or announced else []
 
     def check(self) -> list[Violation]:
         """What is wrong with the state itself."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-Values = tuple[list[Any], list[Any]]
-"""Of plain fields as they are, and of containers their copies."""
+Values = tuple[dict[str, Any], list[Any]]
+"""Plain fields as they are, and copies of containers."""
 
 NO_SHARING = 2
 """The version of marshal that writes equal values as equal bytes."""
@@ -37,14 +37,15 @@ class Fields:
     def take(self) -> Values:
         """Their values."""
         thing = self._thing
-        return [thing[name] for name in self._plain], [copy(thing[name]) for name, copy in self._containers]
+        return {name: thing[name] for name in self._plain}, [copy(thing[name]) for name, copy in self._containers]
 
     def put(self, values: Values) -> None:
-        """Set them."""
+        """Set them. Most containers are empty, before and after, and are left alone."""
         thing, (plain, containers) = self._thing, values
-        thing.update(zip(self._plain, plain, strict=True))
+        thing.update(plain)
         for (name, copy), value in zip(self._containers, containers, strict=True):
-            thing[name] = copy(value)
+            if len(value) or len(thing[name]):
+                thing[name] = copy(value)
 
 
 def copied_whole(value: dict[Any, Any]) -> dict[Any, Any]:

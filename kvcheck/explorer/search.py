@@ -132,22 +132,23 @@ class Search(Generic[State, Move]):
 
     def _expand(self, number: int, state: State, following: list[tuple[int, State]]) -> None:
         """Let everything happen that can happen in one state."""
-        world, taken, kind_of = self._world, self._taken, self._world.kind_of
+        world = self._world
         world.load(state)
         own, moves = world.own_move(), list(world.moves())
-        self._enabled.update({kind_of(move) for move in moves})
+        kinds = [world.kind_of(move) for move in moves]
+        self._enabled.update(set(kinds))
+        self._taken.update(kinds)
         for place, move in enumerate(moves):
             if place:
                 world.load(state)
-            taken[kind_of(move)] += 1
             broken = world.apply(move)
             if not broken:
                 target, is_new = self._arrive(number, move)
                 if is_new:
-                    self._new[kind_of(move)] += 1
+                    self._new[kinds[place]] += 1
                     broken = world.check()
                     following.append((target, world.save()))
-                if move == own:
+                if own is not None and move == own:
                     self._own[number] = target
                     self._own_moves[number] = move
             for violation in broken:

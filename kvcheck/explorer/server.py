@@ -74,8 +74,8 @@ class Server:
 
     def load(self, saved: Saved) -> None:
         """Be there again."""
+        self.session.restore(saved.session, self._state)
         self._state = saved.session
-        self.session.restore(saved.session)
         self._execution.put(saved.execution)
         self._shadow.put(saved.shadow)
         self._ledger.put(saved.ledger)
@@ -84,8 +84,8 @@ class Server:
         """The same for two states that differ in names only."""
         numbers = numbering(self._state.server)
         order = list(numbers.blocks)
-        cells = self.shadow.cells[order].tobytes()
-        drafts = self.shadow.draft_cells[order].tobytes() if self.shadow.draft_groups else b""
+        cells = self.shadow.cells.take(order, 0).tobytes()
+        drafts = self.shadow.draft_cells.take(order, 0).tobytes() if self.shadow.draft_groups else b""
         told = canonical(self._state.server, numbers), self._outside(numbers)
         return marshal.dumps(told, NO_SHARING) + cells + drafts
 

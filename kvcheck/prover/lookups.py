@@ -33,7 +33,7 @@ LAYOUTS = (
     layout(WINDOW(1, window=2), MAMBA(2)),
     layout(FULL(2), MAMBA(2), drafter=EAGLE, match_unit=1),
     layout(FULL(1), WINDOW(1, window=3), WINDOW(2, window=4)),
-    layout(FULL(1), WINDOW(2, window=4), MAMBA(3)),
+    layout(FULL(1), WINDOW(2, window=3), MAMBA(3)),
     layout(FULL(1), WINDOW(1, window=2), MAMBA(1), drafter=EAGLE),
     layout(WINDOW(1, window=2), MAMBA(3), drafter=EAGLE),
     layout(WINDOW(1, window=4), FULL(1), WINDOW(2, window=2), drafter=EAGLE),
@@ -54,11 +54,13 @@ def needed(group: Group, hit: int, looked_at: int) -> Needed:
         return []
     if group.kind == "mamba":
         return [[hit]]
-    if group.keeps_whole_prefix:
-        inside = [list(range(hit, min(looked_at, hit - hit % block + block) + 1))] if hit % block else []
-        return [[end] for end in range(block, hit + 1, block)] + inside
-    first = hit - hit % group.chunk if group.kind == "chunked_local" else max(0, hit - group.window + 1)
-    return [[end] for end in range(first - first % block + block, hit + 1, block)]
+    first = 0
+    if group.kind == "sliding_window":
+        first = max(0, hit - group.window + 1)
+    elif group.kind == "chunked_local":
+        first = hit - hit % group.chunk
+    inside = [list(range(hit, min(looked_at, hit - hit % block + block) + 1))] if hit % block else []
+    return [[end] for end in range(first - first % block + block, hit + 1, block)] + inside
 
 
 def needed_behind(group: Group, hit: int, unit: int, looked_at: int) -> Needed:
@@ -67,7 +69,7 @@ def needed_behind(group: Group, hit: int, unit: int, looked_at: int) -> Needed:
         return []
     if group.keeps_whole_prefix:
         return needed(group, hit + unit, looked_at)
-    return [*needed(group, hit, looked_at), [hit + unit]]
+    return [*needed(group, hit, looked_at), needed(group, hit + unit, looked_at)[-1]]
 
 
 class _Pool:

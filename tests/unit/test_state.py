@@ -37,11 +37,13 @@ def state_of(layout: Layout, *actions: Action) -> State:
 def test_going_on_from_a_restored_state_shows_the_same(seed: int) -> None:
     run = search_one(load_target("model"), seed, Features()).run
     one, other = (Execution(ReferenceSession(run.layout, NO_FAULTS), run.layout) for _ in range(2))
+    session = one.session
+    assert isinstance(session, ReferenceSession)
+    empty = session.snapshot()
     for action in run.actions:
-        session = one.session
-        assert isinstance(session, ReferenceSession)
         before = session.snapshot()
-        session.restore(before)
+        session.restore(empty, before)
+        session.restore(before, empty)
         assert session.snapshot() == before
         assert one.apply(action).observation == other.apply(action).observation
 
@@ -53,8 +55,9 @@ def test_a_state_can_be_left_and_come_back_to() -> None:
     execution = Execution(session, HYBRID)
     execution.apply(Arrive(label="b", prompt=PROMPT))
     execution.apply(Schedule())
-    assert session.snapshot() != there
-    session.restore(there)
+    elsewhere = session.snapshot()
+    assert elsewhere != there
+    session.restore(there, elsewhere)
     assert session.snapshot() == there
     assert session.take_log() == ()
 

@@ -156,9 +156,9 @@ class ReferenceSession:
         announced = tuple(self._cache.pool.events or ())
         return SessionState(snapshot(self.scheduler), self._script.snapshot(), names, dict(self._expected), announced)
 
-    def restore(self, state: SessionState) -> None:
-        """Put a state back. What happened since it was taken has not happened."""
-        restore(self.scheduler, state.server)
+    def restore(self, state: SessionState, now: SessionState) -> None:
+        """Put a state back. ``now``: the one that the session is in. What happened between them has not happened."""
+        restore(self.scheduler, state.server, now.server)
         self._script.restore(state.script)
         self._names = {label: list(names) for label, names in state.names.items()}
         self._expected = dict(state.expected)
