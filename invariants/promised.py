@@ -100,9 +100,8 @@ def _window_lengths(commit: Commit, ledger: Ledger, group: int) -> Iterator[int]
     if ledger.promises.retention is not None and spec.kind == "sliding_window":
         return
     limit = min(bound(commit.length, ledger, group), commit.known - ledger.promises.hash_lookahead)
-    if (
-        layout.draft_tokens
-    ):  # what is registered after accepted drafts is so a step later: the window may have passed it
+    if layout.draft_tokens:
+        # what is registered after accepted drafts is so a step later, when the window may have passed it
         limit = min(limit, commit.prompt - layout.reprefillable)
     extra = size if group in ledger.promises.drops else 0
     anywhere = ledger.promises.partial_hits and spec.kind == "chunked_local"  # R5.6.1; windows: R5.6.2
