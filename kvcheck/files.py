@@ -205,6 +205,11 @@ def write_json(path: Path, value: Any) -> None:
     write_whole(path, json_text(value).encode())
 
 
+def write_text(path: Path, text: str) -> None:
+    """Text that comes from anywhere: what UTF-8 cannot say is escaped."""
+    write_whole(path, text.encode("utf-8", "backslashreplace"))
+
+
 def json_text(value: Any) -> str:
     """Indented JSON with a final line break."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"

@@ -515,6 +515,11 @@ class Shadow:
 
     # ---- words ---------------------------------------------------------------------------------------------------
 
+    @staticmethod
+    def identity(cell: int, group: int) -> int:
+        """The identity of the prefix that a cell of this group was computed from, if it was computed at all."""
+        return cell ^ _GROUP_MASKS[group]
+
     def _report(
         self,
         label: str,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
+
+import msgspec
 
 from kvcheck.model.actions import (
     Abort,
@@ -18,7 +21,7 @@ from kvcheck.model.actions import (
     kind_of,
 )
 from kvcheck.model.layout import Connector, Drafter, Group, Layout
-from kvcheck.model.observation import CacheView, Observation
+from kvcheck.model.observation import NOBODY, CacheView, Event, Observation
 
 LONGEST_PROMPT = 48
 """Tokens that are shown; the run file has them all."""
@@ -199,3 +202,31 @@ def outcome_text(observation: Observation) -> str:
     if observation.processed is not None:
         return "; ".join(f"{label} ends" for label in observation.processed.ended)
     return ""
+
+
+def event_text(event: Event) -> str:
+    """One event of the log with all its fields but the names of keys, which are digests."""
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    words = [str(fields.pop("type"))]
+    for name, value in fields.items():
+        if name == "key" or value == NOBODY:
+            continue
+        words.append(_field_text(name, value))
+    return " ".join(words)
+
+
+def _field_text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return name if value else f"not {name}"
+    if name == "label":
+        return f"{value}:"
+    if name == "keys":
+        return f"lengths {_value_text([length for length, _ in value])}"
+    return f"{name} {_value_text(value)}"
+
+
+def _value_text(value: Any) -> str:
+    if not isinstance(value, list | tuple):
+        return "-" if value is None else str(value)
+    inner = [f"[{_value_text(one)}]" if isinstance(one, list | tuple) else str(one) for one in value]
+    return " ".join(inner) or "-"

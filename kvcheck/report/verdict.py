@@ -45,15 +45,18 @@ def show_verdict(screen: Screen, result: CampaignResult) -> None:
         screen.line(f"undetermined: {len(result.undetermined) - MOST_UNDETERMINED} more, see --json", "yellow")
     if result.buckets:
         screen.line(f"runs and recordings: {result.plan.out}")
-    bound = f"{result.runs} runs, {result.actions} actions, seed {result.plan.seed}, {result.seconds:.0f} s"
-    if result.interrupted:
-        bound += ", interrupted"
     if is_model(result.plan.spec):
-        screen.line(_about_model(result.plan.spec))
-    screen.verdict(result.verdict, f": {_meaning(result)} ({bound})")
+        screen.line(about_model(result.plan.spec))
+    screen.verdict(result.verdict, f": {meaning_text(result)} ({bound_text(result)})")
 
 
-def _about_model(spec: str) -> str:
+def bound_text(result: CampaignResult) -> str:
+    """How much a campaign looked at."""
+    bound = f"{result.runs} runs, {result.actions} actions, seed {result.plan.seed}, {result.seconds:.0f} s"
+    return bound + ", interrupted" if result.interrupted else bound
+
+
+def about_model(spec: str) -> str:
     """What a campaign on the model says, and what it does not."""
     if spec == MODEL:
         return (
@@ -63,7 +66,8 @@ def _about_model(spec: str) -> str:
     return f"the target is the reference model with faults on ({spec}): what is found shows what these faults do"
 
 
-def _meaning(result: CampaignResult) -> str:
+def meaning_text(result: CampaignResult) -> str:
+    """What a campaign's verdict means."""
     if result.verdict == "violated":
         return _violations(len(result.buckets))
     if result.verdict == "undetermined":

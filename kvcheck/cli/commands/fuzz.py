@@ -20,15 +20,20 @@ from kvcheck.cli.options import (
     screen_for,
     target_option,
 )
-from kvcheck.engines.campaign import Campaign, CampaignResult, Plan
+from kvcheck.cli.status import PASSED, UNDETERMINED
+from kvcheck.engines.campaign import Campaign, CampaignResult, Plan, Progress
 from kvcheck.engines.findings import ACCOUNT_FILE, campaign_folder
+from kvcheck.engines.recording import recordings
 from kvcheck.engines.seeds import fresh_seed
-from kvcheck.files import InputError, OutputError, require_writable, write_whole
+from kvcheck.files import InputError, OutputError, one_line, require_writable, write_whole
 from kvcheck.model.observation import TargetInfo
 from kvcheck.report.account import Account, show_account
 from kvcheck.report.campaign_json import campaign_report
 from kvcheck.report.console import ProgressView, Screen
+from kvcheck.report.history import History
 from kvcheck.report.info import info_text
+from kvcheck.report.pages.campaign import write_campaign_pages
+from kvcheck.report.pages.render import require_extra
 from kvcheck.report.verdict import accounts_of, show_verdict
 from kvcheck.targets.loading import DEFAULT_TARGET, describe
 from kvcheck.targets.reference.target import is_model
@@ -63,6 +68,13 @@ SEARCHERS = {
     help="Drive the whole scheduler, or only the cache manager.",
 )
 @click.option("--out", metavar="DIR", help="Folder for what is found.  [default: $KVCHECK_OUT or kvcheck-out]")
+@click.option(
+    "--html",
+    "html_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write a page of the campaign, and beside it pages of the runs that it found.",
+)
 @json_option
 @color_option
 def command(
@@ -75,11 +87,15 @@ def command(
     jobs: int | None,
     level: str,
     out: str | None,
+    html_file: Path | None,
     json_file: str | None,
     no_color: bool,
 ) -> int:
     """Drive a target with random runs, and shrink what breaks an invariant."""
     screen = screen_for(json_file, no_color)
+    if html_file is not None:
+        require_extra()
+        require_writable(html_file)
     info = describe(target)
     chosen = layout_of(layout, info.version)
     if level == "manager" and is_model(target):
@@ -103,9 +119,11 @@ def command(
         searcher=SEARCHERS[level],
     )
     show_header(screen, plan, info, layout)
-    result = work(screen, plan)
+    history = History()
+    result = work(screen, plan, history)
     show(screen, result)
-    return finish(json_file, campaign_report(result), result.verdict)
+    status = finish(json_file, campaign_report(result), result.verdict)
+    return status if html_file is None else finish_pages(html_file, result, history, status)
 
 
 def show_header(screen: Screen, plan: Plan, info: TargetInfo, layout: str) -> None:
@@ -117,11 +135,16 @@ def show_header(screen: Screen, plan: Plan, info: TargetInfo, layout: str) -> No
     screen.line(f"seed     {plan.seed}, at most {' or '.join(limits)}, {plan.jobs} workers")
 
 
-def work(screen: Screen, plan: Plan) -> CampaignResult:
-    """The campaign, with its progress on the screen."""
+def work(screen: Screen, plan: Plan, history: History) -> CampaignResult:
+    """The campaign, with its progress on the screen and in the history."""
     campaign = Campaign(plan)
     with ProgressView(screen) as view, interruptible(campaign, screen):
-        return campaign.run(view)
+
+        def watch(progress: Progress) -> None:
+            view(progress)
+            history(progress)
+
+        return campaign.run(watch)
 
 
 def show(screen: Screen, result: CampaignResult) -> None:
@@ -135,6 +158,17 @@ def show(screen: Screen, result: CampaignResult) -> None:
             screen.line(f"[{number}] {remark}: {account.reproduce}")
         keep_account(file, account)
     show_verdict(screen, result)
+
+
+def finish_pages(file: Path, result: CampaignResult, history: History, status: int) -> int:
+    """Write the pages, and give the exit status. Pages that cannot be written, or that nobody waits for, make no
+    violation undone."""
+    try:
+        write_campaign_pages(file, result, history.whole(), recordings(result))
+    except (OutputError, KeyboardInterrupt) as error:
+        click.echo(f"kvcheck: {one_line(error) if isinstance(error, OutputError) else 'interrupted'}", err=True)
+        return UNDETERMINED if status == PASSED else status
+    return status
 
 
 def keep_account(run_file: Path, account: Account) -> None:

@@ -1,0 +1,36 @@
+"""Filling templates. Jinja2 is in the extra `html`; whatever is filled in is escaped."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from kvcheck.files import InputError
+
+NEEDED = ("jinja2", "leather")
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def require_extra() -> None:
+    """Find out now that no page can be made.
+
+    Raises:
+        InputError: the extra is not installed.
+    """
+    if not all(importlib.util.find_spec(name) for name in NEEDED):
+        raise InputError("pages need the extra html: pip install 'kvcheck[html]'")
+
+
+def filled(template: str, **values: Any) -> str:
+    """A page."""
+    import jinja2  # noqa: PLC0415  only where a page is made
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template).render(**values)
