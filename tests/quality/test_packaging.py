@@ -62,7 +62,9 @@ def test_the_wheel_has_every_module_and_nothing_else(wheel: list[str]) -> None:
     others = {name for name in wheel if name not in python and ".dist-info/" not in name}
     scopes = {f"kvcheck/model/scopes/{file.name}" for file in (ROOT / "model" / "scopes").glob("*.json")}
     assert len(scopes) > 5
-    assert others == {"kvcheck/py.typed", *scopes}
+    templates = {file.relative_to(ROOT).as_posix() for file in (ROOT / "kvcheck/report/pages/templates").iterdir()}
+    assert len(templates) > 3
+    assert others == {"kvcheck/py.typed", *scopes, *templates}
 
 
 def test_the_wheel_has_the_licence_and_the_command(wheel: list[str]) -> None:
@@ -143,9 +145,10 @@ def test_no_file_names_a_path_of_a_machine() -> None:
 
 
 def test_no_test_is_switched_off() -> None:
-    """Reasons to skip: a release that cannot be fetched (in CI it fails), and an extra that is not installed."""
+    """Reasons to skip: a release that cannot be fetched (in CI it fails), an extra that is not installed, and no
+    browser."""
     found = lines_with(r"pytest\.(skip|xfail)\(|mark\.(skip|skipif|xfail)\b|importorskip\(")
-    reasons = [place for place in found if not place.startswith("tests/releases.py:")]
+    reasons = [place for place in found if not place.startswith(("tests/releases.py:", "tests/browser.py:"))]
     assert [place for place in reasons if "pip install 'kvcheck[vllm]'" not in place] == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,18 @@ def require_extra() -> None:
 
 def filled(template: str, **values: Any) -> str:
     """A page."""
+    text: str = _environment().get_template(template).render(**values)
+    return text
+
+
+@functools.cache
+def _environment() -> Any:
     import jinja2  # noqa: PLC0415  only where a page is made
 
-    environment = jinja2.Environment(
+    return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(template).render(**values)

@@ -371,9 +371,13 @@ function draw() {
   showLegend();
 }
 
+let linking = 0;
+
+/** Show a step; the page's address says which, so that it can be sent to somebody. */
 function go(step) {
   now = Math.max(0, Math.min(frames.length - 1, step));
-  history.replaceState(null, "", `#step=${now}`);
+  clearTimeout(linking);
+  linking = setTimeout(() => history.replaceState(null, "", `#step=${now}`), 300); // browsers refuse it many times a second
   show();
 }
 
