@@ -80,7 +80,7 @@ function readTheme() {
   theme = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
-/** Requests that follow each other get colours that differ. */
+/** Requests that follow each other get colours that differ. All else is black, white or pale, but for states. */
 const colourOf = (number) => `hsl(${(number * 137.5) % 360} 62% ${theme.lightness})`;
 const ofLabel = (label) => colourOf(numbers[label] ?? 0);
 
@@ -89,7 +89,7 @@ function colour(mode, code) {
     return [theme.free, theme.cached, theme.private, theme.registered, theme.shared, theme.outside][code];
   }
   if (mode === "request") {
-    return code < FIRST_LABEL ? [theme.free, theme.cached, theme.shared, theme.outside][code] : colourOf(code - FIRST_LABEL);
+    return code < FIRST_LABEL ? [theme.free, theme.cached, theme.text, theme.quiet][code] : colourOf(code - FIRST_LABEL);
   }
   return code < FIRST_OWNER ? [theme.line, theme.garbage, theme.draft, theme.void, theme.free][code] : colourOf(code - FIRST_OWNER);
 }
@@ -312,9 +312,9 @@ function showBlock() {
   const state = states[now], content = film.contents[state.content[chosen]];
   const place = state.free.indexOf(chosen);
   const lines = (holdersOf(state)[chosen] || []).map((one) => `held by ${one.label}: group ${one.group}, column ${one.column}`);
-  if (state.outside[chosen]) lines.push(`${state.outside[chosen]} references outside the tables`);
+  if (state.outside[chosen]) lines.push(`references outside the tables: ${state.outside[chosen]}`);
   if (place >= 0) lines.push(`free, number ${place + 1} of ${state.free.length} to be handed out`);
-  lines.push(`${state.refs[chosen] || 0} references`, `holds: ${content ? content[1] : "never written"}`);
+  lines.push(`references: ${state.refs[chosen] || 0}`, `holds: ${content ? content[1] : "never written"}`);
   lines.push(...(state.keys[chosen] || []).map((key) => `key: ${key}`));
   find("block").replaceChildren(...lines.map((line) => element("li", line)));
 }
