@@ -25,6 +25,7 @@ from kvcheck.engines.workers import Limits
 from kvcheck.files import write_run, write_trace
 from kvcheck.model.actions import Run
 from kvcheck.model.observation import TargetInfo
+from kvcheck.report.pages import run as pages_of_runs
 
 COUNTEREXAMPLES = Path(__file__).parents[2] / "counterexamples"
 LIMITS = Limits(stall_seconds=1.0)
@@ -155,6 +156,15 @@ def test_a_violation_that_was_not_replayed_is_recorded_for_its_page(toys: Any, m
     assert "no time to shrink and replay it" in text_of("c.html")
     (page,) = Path("c-runs").iterdir()
     assert any(frame.get("broken") for frame in film_in(text_of(str(page)))["frames"])
+
+
+def test_a_run_that_no_page_can_show_is_named_all_the_same(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    toys("fail-x")
+    monkeypatch.setattr(pages_of_runs, "MOST_CELLS", 1)
+    assert run(FUZZ) == 1
+    assert "system.exception AssertionError fail</b>" in text_of("c.html")
+    assert "no page" in text_of("c.html")
+    assert not Path("c-runs").exists()
 
 
 def test_a_campaign_that_passes_says_so(toys: Any) -> None:

@@ -13,7 +13,7 @@ from kvcheck.engines.buckets import Bucket
 from kvcheck.engines.campaign import CampaignResult, Progress
 from kvcheck.engines.findings import folder_name
 from kvcheck.engines.judging import judge_trace
-from kvcheck.files import write_text
+from kvcheck.files import InputError, write_text
 from kvcheck.invariants.registry import MEANING, Severity
 from kvcheck.invariants.witnesses import WITNESSES
 from kvcheck.model.observation import Trace
@@ -39,10 +39,15 @@ def write_campaign_pages(
     pages: dict[str, str] = {}
     folder = file.with_name(f"{file.stem}-runs")
     for bucket in result.buckets:
-        if (trace := traces.get(bucket.signature)) is not None:
-            page = folder / f"{folder_name(bucket.signature)}.html"
-            write_text(page, _page_of(bucket, trace, result, back=f"../{file.name}"))
-            pages[bucket.signature] = quote(f"{folder.name}/{page.name}")
+        if (trace := traces.get(bucket.signature)) is None:
+            continue
+        page = folder / f"{folder_name(bucket.signature)}.html"
+        try:
+            text = _page_of(bucket, trace, result, back=f"../{file.name}")
+        except InputError:
+            continue  # it is too much for a page
+        write_text(page, text)
+        pages[bucket.signature] = quote(f"{folder.name}/{page.name}")
     write_text(file, campaign_page(result, history, pages))
 
 
