@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -47,10 +48,14 @@ class Bucket(msgspec.Struct, kw_only=True):
 
 
 class Buckets:
-    """The buckets of one campaign, each kept on disk from the moment that it is found; several threads find."""
+    """The buckets of one campaign, each kept on disk from the moment that it is found; several threads find.
 
-    def __init__(self, findings: Findings) -> None:
+    ``wanted``: whether a violation is worth the work of shrinking and replaying, and is what the campaign is about.
+    """
+
+    def __init__(self, findings: Findings, wanted: Callable[[Violation], bool] | None = None) -> None:
         self.full = False
+        self._wanted = wanted
         self._findings = findings
         self._began = time.monotonic()
         self._lock = threading.Lock()
@@ -62,7 +67,7 @@ class Buckets:
             bucket = self._by_signature.get(violation.signature)
             if bucket is not None:
                 self._again(bucket, violation, run, index)
-            elif len(self._by_signature) >= MOST_BUCKETS:
+            elif len(self._by_signature) >= MOST_BUCKETS and not (self._wanted and self._wanted(violation)):
                 self.full = True
             else:
                 self._by_signature[violation.signature] = Bucket(
@@ -87,7 +92,7 @@ class Buckets:
     def take(self, state: State, working: State) -> Bucket | None:
         """The worst bucket in a state, which becomes another one, so that only one thread works on it."""
         with self._lock:
-            there = [bucket for bucket in self._by_signature.values() if bucket.state == state]
+            there = [b for b in self._by_signature.values() if b.state == state and self._matters(b)]
             if not there:
                 return None
             worst = min(there, key=lambda bucket: _RANK.get(bucket.violation.severity, len(_RANK)))
@@ -97,7 +102,7 @@ class Buckets:
     def waiting(self) -> int:
         """How many are still to be shrunk."""
         with self._lock:
-            return sum(bucket.state == "found" for bucket in self._by_signature.values())
+            return sum(b.state == "found" and self._matters(b) for b in self._by_signature.values())
 
     def all(self) -> tuple[Bucket, ...]:
         """Those that are to be reported, worst first."""
@@ -105,6 +110,9 @@ class Buckets:
             there = [bucket for bucket in self._by_signature.values() if bucket.state != "lost"]
         return tuple(sorted(there, key=lambda b: (_RANK.get(b.violation.severity, len(_RANK)), b.found_after)))
 
-    def any_unlocked(self) -> bool:
-        """Whether there is something to report; for signal handlers, which must not wait for a lock."""
-        return any(bucket.state != "lost" for bucket in list(self._by_signature.values()))
+    def any(self) -> bool:
+        """Whether there is what is wanted. Takes no lock: signal handlers ask too, which must not wait for one."""
+        return any(b.state != "lost" and self._matters(b) for b in list(self._by_signature.values()))
+
+    def _matters(self, bucket: Bucket) -> bool:
+        return self._wanted is None or self._wanted(bucket.violation)

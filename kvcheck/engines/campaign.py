@@ -12,6 +12,7 @@ import msgspec
 
 from kvcheck.engines.buckets import MOST_BUCKETS, Bucket, Buckets
 from kvcheck.engines.clock import Clock
+from kvcheck.engines.crash import Crash
 from kvcheck.engines.findings import Findings
 from kvcheck.engines.seeds import seed_of_run
 from kvcheck.engines.tally import Tally, Undetermined
@@ -33,7 +34,8 @@ Task = Callable[[Watched], None]
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a campaign is to do. ``layout``: None is random ones. ``seconds``, ``runs``, ``actions``: None is no
-    limit."""
+    limit. ``wanted``: the one thing that is looked for; all else that is found is kept as it is. ``topics``: what the
+    searcher is directed by."""
 
     spec: str
     seed: int
@@ -47,6 +49,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     loader: str = "kvcheck.targets.loading:load_target"
     searcher: str = "kvcheck.engines.worker_child:search"
+    wanted: Crash | None = None
+    topics: tuple[str, ...] = ()
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +91,7 @@ class Campaign:
         self.plan = plan
         self.interrupted = False
         self._findings = Findings(plan.out, plan.spec)
-        self._buckets = Buckets(self._findings)
+        self._buckets = Buckets(self._findings, plan.wanted.is_shown_by if plan.wanted else None)
         self._tally = Tally()
         self._clock = Clock(plan.seconds)
         self._tasks = threading.Condition()
@@ -136,7 +140,7 @@ class Campaign:
     @property
     def found_something(self) -> bool:
         """Whether there is a violation to report."""
-        return self._buckets.any_unlocked()
+        return self._buckets.any()
 
     def progress(self) -> Progress:
         """How far it is now."""
@@ -162,6 +166,7 @@ class Campaign:
             layout=plan.layout,
             loader=plan.loader,
             searcher=plan.searcher,
+            topics=plan.topics,
             expected=plan.info,
         )
         self._watched.append(watched)
@@ -231,6 +236,8 @@ class Campaign:
             self._clock.end_search()
         if plan.actions is not None and self._tally.actions >= plan.actions:
             self._clock.end_search()
+        if plan.wanted is not None and self._buckets.any():
+            return False  # it is shrunk and replayed; if it does not show again, the search goes on
         return not self._clock.search_is_over
 
     def _may_shrink(self) -> bool:

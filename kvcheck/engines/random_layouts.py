@@ -74,6 +74,11 @@ class Core:
     drafter: Drafter | None = None
     dcp: int = 1
 
+    @classmethod
+    def of(cls, layout: Layout) -> Core:
+        """That part of a layout."""
+        return cls(layout.groups, layout.match_unit, layout.drafter, layout.dcp)
+
     @property
     def sizes(self) -> list[int]:
         """Effective block sizes in tokens (R1)."""
@@ -88,7 +93,7 @@ class Core:
 def random_layout(source: Source, features: Features = ALL_FEATURES) -> Layout:
     """A valid layout that uses no feature which is off."""
     core = _from_preset(source, features) if source.chance(35) else _free(source, features)
-    return _with_settings(source, core, features)
+    return with_settings(source, core, features)
 
 
 # ---- from presets ----------------------------------------------------------------------------------------------------
@@ -104,14 +109,13 @@ def _preset_layouts(features: Features) -> tuple[tuple[Layout, int], ...]:
 
 def _from_preset(source: Source, features: Features) -> Core:
     """A preset's groups, sometimes with fewer repeats, another match unit, or a drafter added or taken away."""
-    layout = source.weighted(_preset_layouts(features))
-    core = Core(layout.groups, layout.match_unit, layout.drafter)
+    core = Core.of(source.weighted(_preset_layouts(features)))
     if source.chance(60):
         core = Core(_fewer_repeats(core.groups), core.match_unit, core.drafter)
     if source.chance(25):
-        core = Core(core.groups, _match_unit(source, core), core.drafter)
+        core = Core(core.groups, random_match_unit(source, core), core.drafter)
     if source.chance(25):
-        core = _with_drafter(source, core, features)
+        core = with_drafter(source, core, features)
     return core if features.checkpoints or not _has_checkpoints(core) else _with_checkpoints(core, 0, None)
 
 
@@ -150,9 +154,9 @@ def _free(source: Source, features: Features) -> Core:
     dcp = 2 if features.dcp and source.chance(20) and _runs_with_dcp(groups) else 1
     core = Core(groups, None, None, dcp)
     if source.chance(60):
-        core = Core(groups, _match_unit(source, core), None, dcp)
+        core = Core(groups, random_match_unit(source, core), None, dcp)
     if source.chance(45):
-        core = _with_drafter(source, core, features)
+        core = with_drafter(source, core, features)
     if features.checkpoints and source.chance(15):
         block = next((g.block_size for g in groups if not g.is_attention), 0)
         core = _with_checkpoints(core, 1, source.choose((1, block))) if block else core
@@ -237,7 +241,7 @@ def _mamba_groups(source: Source, block: int) -> list[Group]:
     return groups
 
 
-def _match_unit(source: Source, core: Core) -> int | None:
+def random_match_unit(source: Source, core: Core) -> int | None:
     """None, or a divisor of all block sizes, in tokens; what chunked-local groups forbid is not drawn (R1, R2)."""
     common = math.gcd(*core.sizes)
     if len(core.groups) == 1 or _chunked_with_larger_mamba(core):
@@ -253,7 +257,7 @@ def _chunked_with_larger_mamba(core: Core) -> bool:
 # ---- drafters --------------------------------------------------------------------------------------------------------
 
 
-def _with_drafter(source: Source, core: Core, features: Features) -> Core:
+def with_drafter(source: Source, core: Core, features: Features) -> Core:
     """The core with another drafter, or without one."""
     drafter = _drafter(source, core) if features.drafter and source.chance(85) else None
     if drafter is not None and drafter.is_eagle and all(g.kind == "chunked_local" for g in core.groups):
@@ -299,7 +303,7 @@ def _flags(source: Source, groups: tuple[Group, ...]) -> tuple[int, ...]:
 # ---- settings --------------------------------------------------------------------------------------------------------
 
 
-def _with_settings(source: Source, core: Core, features: Features) -> Layout:
+def with_settings(source: Source, core: Core, features: Features) -> Layout:
     """The layout with everything that an operator decides."""
     scheduler_block = math.lcm(*core.sizes)
     drafts = core.drafter.tokens if core.drafter else 0
@@ -323,14 +327,14 @@ def _with_settings(source: Source, core: Core, features: Features) -> Layout:
         admit_whole=not source.chance(20),
         policy="priority" if features.priorities and source.chance(35) else "fcfs",
         caching=bool(core.mamba_block) or not source.chance(5),
-        retention=_retention(source, core, scheduler_block) if features.retention else "dense",
+        retention=random_retention(source, core, scheduler_block) if features.retention else "dense",
         steps_in_flight=_steps_in_flight(source, core, features),
-        connector=_connector(source, features) if features.connector and source.chance(50) else None,
+        connector=random_connector(source, features) if features.connector and source.chance(50) else None,
         zeroing=source.chance(50),
         worker_generation=_worker_generation(source, core.drafter),
         events=features.events and source.chance(25),
     )
-    return msgspec.structs.replace(layout, num_blocks=layout.min_blocks + _spare_blocks(source))
+    return msgspec.structs.replace(layout, num_blocks=layout.min_blocks + spare_blocks(source))
 
 
 def _longest(source: Source, scheduler_block: int) -> int:
@@ -360,7 +364,7 @@ def _threshold(source: Source, drafter: Drafter | None, most: int) -> int:
     return source.integer(least, most)
 
 
-def _retention(source: Source, core: Core, scheduler_block: int) -> Retention:
+def random_retention(source: Source, core: Core, scheduler_block: int) -> Retention:
     """Dense, only replay boundaries, every k tokens, or what the release does by itself (R5.6)."""
     sparse = any(g.kind in ("sliding_window", "mamba") for g in core.groups)
     ways: tuple[tuple[Retention, int], ...] = (("dense", 9), ("release", 5))
@@ -384,7 +388,8 @@ def _steps_in_flight(source: Source, core: Core, features: Features) -> int:
     return source.weighted(((1, 5), (2, 4), (3, 1)))
 
 
-def _connector(source: Source, features: Features) -> Connector:
+def random_connector(source: Source, features: Features) -> Connector:
+    """A connector of any kind that a server knows."""
     role = source.weighted((("both", 6), ("consumer", 3), ("producer", 1)))
     divergent = features.divergent and source.chance(55)
     failure = "fail" if source.chance(30) else "recompute"
@@ -396,6 +401,6 @@ def _connector(source: Source, features: Features) -> Connector:
     )
 
 
-def _spare_blocks(source: Source) -> int:
+def spare_blocks(source: Source) -> int:
     """Blocks beyond the fewest with which a server would start."""
     return source.integer(8, 40) if source.chance(25) else source.choose((0, 0, 0, 1, 2, 4))

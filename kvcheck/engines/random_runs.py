@@ -43,20 +43,34 @@ LONG_ANSWER = 16
 """Tokens of a long answer; longer ones repeat what these show."""
 
 
+Emphasis = frozenset[str]
+"""What a run is to have much of: kinds of action beside steps, "answers" and "failures" of the connector, "sessions",
+"stores", and "long" requests. Each gets the most that any run may have of it."""
+
+
 class RunGenerator:
     """Draws the actions of one run. ``paused``: scheduling was paused and not resumed since.
 
     In some runs only one group loses keys, so that the groups' hits differ more often.
     """
 
-    def __init__(self, source: Source, layout: Layout, features: Features = ALL_FEATURES) -> None:
+    def __init__(
+        self,
+        source: Source,
+        layout: Layout,
+        features: Features = ALL_FEATURES,
+        emphasis: Emphasis = frozenset(),
+    ) -> None:
         self._source = source
         self._layout = layout
-        self._arrivals = _Arrivals(source, layout, features)
+        self._arrivals = _Arrivals(source, layout, features, emphasis)
         self._step_percent = source.choose((65, 55, 75, 85))
         self._eager_percent = source.choose((80, 20, 50, 100))
         self._accepts = _Acceptance(source, layout)
-        self._makers = [(make, source.choose(weights)) for make, weights in self._kinds(features)]
+        self._makers = [
+            (make, max(weights) if kind in emphasis else source.choose(weights))
+            for kind, make, weights in self._kinds(features)
+        ]
         self._most_live = source.choose(MOST_LIVE)
         self._swift_percent = source.choose((0, 0, 70)) if layout.connector is not None else 0
         groups = len(layout.groups)
@@ -69,23 +83,23 @@ class RunGenerator:
         """Whether this run has sessions."""
         return self._arrivals.sessions
 
-    def _kinds(self, features: Features) -> list[tuple[Callable[[Execution], Action | None], Sequence[int]]]:
+    def _kinds(self, features: Features) -> list[tuple[str, Callable[[Execution], Action | None], Sequence[int]]]:
         """The kinds of action beside steps that the layout has a use for, and the weights that each may get."""
         connector = self._layout.connector
-        kinds: list[tuple[Callable[[Execution], Action | None], Sequence[int]]] = [
-            (self.arrive, (20, 10, 30)),
-            (self.abort, (0, 0, 1, 3, 10)),
+        kinds: list[tuple[str, Callable[[Execution], Action | None], Sequence[int]]] = [
+            ("arrive", self.arrive, (20, 10, 30)),
+            ("abort", self.abort, (0, 0, 1, 3, 10)),
         ]
         if connector is not None:
-            kinds.append((self.transfer, (20, 5, 40)))
+            kinds.append(("transfer", self.transfer, (20, 5, 40)))
         if self.sessions:
-            kinds.append((self.extend, (10, 5, 20)))
+            kinds.append(("extend", self.extend, (10, 5, 20)))
         if features.evictions and self._layout.caching:
-            kinds.append((self.evict, (0, 2, 5, 20)))
+            kinds.append(("evict", self.evict, (0, 2, 5, 20)))
         if features.resets:
-            kinds.append((self.reset, (0, 0, 0, 1, 3)))
+            kinds.append(("reset", self.reset, (0, 0, 0, 1, 3)))
         if features.pauses:
-            kinds.append((lambda _: self.pause(), (0, 0, 0, 1, 3)))
+            kinds.append(("pause", lambda _: self.pause(), (0, 0, 0, 1, 3)))
         return kinds
 
     # ---- the next action -----------------------------------------------------------------------------------------
@@ -237,19 +251,21 @@ class _Acceptance:
 class _Arrivals:
     """Draws requests, and the further input of sessions. What a run's requests may ask for is drawn once for it."""
 
-    def __init__(self, source: Source, layout: Layout, features: Features) -> None:
+    def __init__(self, source: Source, layout: Layout, features: Features, emphasis: Emphasis) -> None:
         self._source = source
         self._layout = layout
         self._prompts = Prompts(source, layout)
         self._lengths = Lengths(source, layout)
-        self._answers = _Answers(source, layout, features, self._lengths)
+        self._answers = _Answers(source, layout, features, self._lengths, emphasis)
         produces = layout.connector is not None and layout.connector.role != "consumer"
-        self._store_percent = source.choose((40, 0, 90)) if produces and features.stores else 0
+        stores = (90,) if "stores" in emphasis else (40, 0, 90)
+        self._store_percent = source.choose(stores) if produces and features.stores else 0
         self._special_percent = source.choose((0, 5, 20))
         self._skips_reading = features.skip_reading
-        self._long_percent = source.choose((10, 0, 40))
+        self._long_percent = source.choose((40,) if "long" in emphasis else (10, 0, 40))
         self._urgent_last = source.chance(60)
-        self.sessions = features.sessions and not (layout.drafter and layout.has_mamba) and source.chance(50)
+        able = features.sessions and not (layout.drafter and layout.has_mamba)
+        self.sessions = able and ("sessions" in emphasis or source.chance(50))
 
     def draw(self, execution: Execution) -> Arrive:
         """A request; its label tells how many came before."""
@@ -296,19 +312,21 @@ class _Answers:
     One that supports divergence fills blocks below the local hit too, which real ones only do asynchronously (R7).
     """
 
-    def __init__(self, source: Source, layout: Layout, features: Features, lengths: Lengths) -> None:
+    def __init__(
+        self, source: Source, layout: Layout, features: Features, lengths: Lengths, emphasis: Emphasis
+    ) -> None:
         connector = layout.connector
         self._source = source
         self._lengths = lengths
         self._block = layout.scheduler_block
         self._has_percent = 0
         if connector is not None and connector.role != "producer":
-            self._has_percent = source.choose((70, 30, 100))
+            self._has_percent = source.choose((100,) if "answers" in emphasis else (70, 30, 100))
         always = connector is not None and connector.divergent
         self._asynchronous_percent = 100 if always else source.choose((50, 0, 100))
         self._later_percent = source.choose((0, 5, 25))
         self._unaligned_percent = source.choose((0, 10, 40))
-        fails = features.failed_loads and source.chance(45)
+        fails = features.failed_loads and ("failures" in emphasis or source.chance(45))
         self._failed_percent = source.choose((30, 60)) if fails else 0
 
     def draw(self, prompt: int) -> tuple[Answer, ...]:

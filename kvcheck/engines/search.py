@@ -55,18 +55,24 @@ def search_one(
     session, chosen = (
         _started(target, source, features, level) if layout is None else (target.start(layout, level), layout)
     )
-    watch = Watch(session, Execution(session, chosen, level))
+    return walked(session, Run(layout=chosen, actions=(), level=level), source, RunGenerator(source, chosen, features))
+
+
+def walked(session: Session, begun: Run, source: Source, generator: RunGenerator) -> SearchResult:
+    """What random actions and the end after them come to, on a server that has just started. ``begun``: the run, still
+    without actions."""
+    watch = Watch(session, Execution(session, begun.layout, begun.level))
     actions: list[Action] = []
     undetermined = ""
     try:
-        _walk(watch, source, chosen, features, actions)
+        _walk(watch, source, generator, actions)
         if not watch.broken and not is_settled(watch.execution):
             undetermined = "not-settled: the faults had stopped, and the server had work left when the run was given up"
     except HarnessError as error:
         undetermined = f"harness: {error}"
     result = watch.result(undetermined)
     return SearchResult(
-        run=Run(layout=chosen, actions=tuple(actions), level=level),
+        run=msgspec.structs.replace(begun, actions=tuple(actions)),
         violations=result.violations,
         witnesses=result.witnesses,
         possible=result.possible,
@@ -88,8 +94,7 @@ def _started(target: Target, source: Source, features: Features, level: Level) -
     raise UnsupportedLayout("the target supports none of a hundred random layouts")
 
 
-def _walk(watch: Watch, source: Source, layout: Layout, features: Features, actions: list[Action]) -> None:
-    generator = RunGenerator(source, layout, features)
+def _walk(watch: Watch, source: Source, generator: RunGenerator, actions: list[Action]) -> None:
     for _ in range(source.integer(*source.choose(LENGTHS))):
         if _broken(watch, generator.next(watch.execution), actions):
             return

@@ -372,6 +372,11 @@ def _features(layout: Layout) -> list[str]:
     return [name for name in _FEATURES if getattr(layout, name) != getattr(_DEFAULT, name)]
 
 
+def feature_words(layout: Layout) -> tuple[str, ...]:
+    """What a layout has beside its groups and sizes, in words."""
+    return tuple(_FEATURES[name] for name in _features(layout))
+
+
 def without_feature(layout: Layout, name: str) -> Layout:
     """The layout with that field as it is by default, and with what depends on it."""
     changed = replace(layout, **{name: getattr(_DEFAULT, name)})

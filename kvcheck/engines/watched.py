@@ -57,6 +57,7 @@ class Watched:
         layout: Layout | None = None,
         loader: str = "kvcheck.targets.loading:load_target",
         searcher: str = "kvcheck.engines.worker_child:search",
+        topics: tuple[str, ...] = (),
         expected: TargetInfo | None = None,
     ) -> None:
         self.spec = spec
@@ -65,6 +66,7 @@ class Watched:
         self._layout = layout
         self._loader = loader
         self._searcher = searcher
+        self._topics = topics
         self._worker: Worker | None = None
         self._helper: Watched | None = None
         self._stopped = False
@@ -163,6 +165,7 @@ class Watched:
                     layout=self._layout,
                     loader=self._loader,
                     searcher=self._searcher,
+                    topics=self._topics,
                 )
             return self._worker
 

@@ -90,7 +90,7 @@ class Child:
         try:
             match request:
                 case Search():
-                    return Searched(_function(self._hello.searcher)(target, request.seed, self._hello.layout))
+                    return Searched(self._searched(target, request.seed))
                 case Judge():
                     return Judged(judge_run(target, request.run, request.record))
                 case Shrink():
@@ -100,6 +100,12 @@ class Child:
             told = f"{type(error).__name__}: {one_line(error)} ({Path(where.filename).name}:{where.lineno})"
             return Broken(told, self.pulse.run())
         raise AssertionError(request)
+
+    def _searched(self, target: Target, seed: int) -> SearchResult:
+        hello = self._hello
+        directed = {"topics": hello.topics} if hello.topics else {}
+        result: SearchResult = _function(hello.searcher)(target, seed, hello.layout, **directed)
+        return result
 
     def _shrunk(self, target: Target, request: Shrink) -> Shrunk:
         best = self._cut(target, request)

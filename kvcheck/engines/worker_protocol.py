@@ -24,7 +24,7 @@ class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 class Hello(Message, frozen=True):
     """The first message. ``loader``: `module:function` that makes a target of ``spec``; ``searcher``: one that draws
     and judges a run. ``stall_seconds``: without progress for so long a worker is killed. ``layout``: the one that all
-    searches use; None: random ones."""
+    searches use; None: random ones. ``topics``: what they are directed by; a searcher that is told none knows none."""
 
     spec: str
     loader: str
@@ -32,6 +32,7 @@ class Hello(Message, frozen=True):
     sys_path: list[str]
     stall_seconds: float
     layout: Layout | None = None
+    topics: tuple[str, ...] = ()
 
 
 class Search(Message, frozen=True):

@@ -75,6 +75,7 @@ class Worker:
         layout: Layout | None = None,
         loader: str = "kvcheck.targets.loading:load_target",
         searcher: str = "kvcheck.engines.worker_child:search",
+        topics: tuple[str, ...] = (),
     ) -> None:
         self.limits = limits
         self._memory_mb = 0
@@ -92,7 +93,7 @@ class Worker:
             )
         finally:
             theirs.close()
-        self._say(Hello(spec, loader, searcher, list(sys.path), limits.stall_seconds, layout))
+        self._say(Hello(spec, loader, searcher, list(sys.path), limits.stall_seconds, layout, topics))
         self.ready: Ready | None = None
 
     @property

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from kvcheck.engines.buckets import Bucket
 from kvcheck.engines.campaign import CampaignResult
 from kvcheck.engines.judging import RunResult
+from kvcheck.engines.tally import Undetermined
 from kvcheck.report.account import Account, how_to_reproduce
 from kvcheck.report.console import Screen
 from kvcheck.targets.reference.target import MODEL, is_model
@@ -16,10 +18,11 @@ MOST_UNDETERMINED = 20
 
 def accounts_of(result: CampaignResult) -> list[tuple[Path, Account]]:
     """An account of each bucket with its run file, worst first."""
-    return [(bucket.file, _account(bucket, result.plan.spec)) for bucket in result.buckets]
+    return [(bucket.file, account_of(bucket, result.plan.spec)) for bucket in result.buckets]
 
 
-def _account(bucket: Bucket, spec: str) -> Account:
+def account_of(bucket: Bucket, spec: str) -> Account:
+    """The account of one bucket."""
     remark = f"{bucket.times} times, first after {bucket.found_after:.1f} s"
     if bucket.state != "confirmed":
         remark += ", no time to shrink and replay it"
@@ -38,11 +41,7 @@ def show_verdict(screen: Screen, result: CampaignResult) -> None:
     screen.line()
     reached = [f"{name} {count}" for name, count in result.witnesses.items() if count]
     screen.line(f"situations reached: {', '.join(reached) or 'none'}")
-    for item in result.undetermined[:MOST_UNDETERMINED]:
-        times = f" ({item.times} times)" if item.times > 1 else ""
-        screen.line(f"undetermined: {item.code}: {item.message}{times}", "yellow")
-    if len(result.undetermined) > MOST_UNDETERMINED:
-        screen.line(f"undetermined: {len(result.undetermined) - MOST_UNDETERMINED} more, see --json", "yellow")
+    show_undetermined(screen, result.undetermined)
     if result.buckets:
         screen.line(f"runs and recordings: {result.plan.out}")
     if is_model(result.plan.spec):
@@ -54,6 +53,15 @@ def bound_text(result: CampaignResult) -> str:
     """How much a campaign looked at."""
     bound = f"{result.runs} runs, {result.actions} actions, seed {result.plan.seed}, {result.seconds:.0f} s"
     return bound + ", interrupted" if result.interrupted else bound
+
+
+def show_undetermined(screen: Screen, items: Sequence[Undetermined]) -> None:
+    """What nothing can be said about, one a line."""
+    for item in items[:MOST_UNDETERMINED]:
+        times = f" ({item.times} times)" if item.times > 1 else ""
+        screen.line(f"undetermined: {item.code}: {item.message}{times}", "yellow")
+    if len(items) > MOST_UNDETERMINED:
+        screen.line(f"undetermined: {len(items) - MOST_UNDETERMINED} more, see --json", "yellow")
 
 
 def about_model(spec: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from kvcheck.model.observation import TargetInfo
 from kvcheck.targets.base import Target
 from kvcheck.targets.reference.target import MODEL, ReferenceTarget, describe_model, is_model
@@ -36,3 +38,20 @@ def load_target(spec: str) -> Target:
         TargetError: it cannot be had.
     """
     return ReferenceTarget(spec) if is_model(spec) else VllmTarget(resolve(spec))
+
+
+def is_driven(spec: str, function: str) -> bool:
+    """Whether the target has a function of this name where a run can come to it; of the model nothing is asked.
+
+    Raises:
+        TargetError: there is no such target.
+    """
+    if is_model(spec):
+        return True
+    package = resolve(spec).root / "vllm" / "v1"
+    sources = [*package.glob("*.py"), *(package / "core").rglob("*.py")]
+    return any(f"def {function}(" in _text(source) for source in sources)
+
+
+def _text(source: Path) -> str:
+    return source.read_text(encoding="utf-8", errors="replace")
