@@ -1,0 +1,299 @@
+"""The layout that a public model's config.json and a server's arguments lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvcheck.files import InputError
+from kvcheck.layouts.architectures import ARCHITECTURES, Server, attention, latent_attention, layers_of, mtp_layers
+from kvcheck.layouts.layers import Config, Layer
+from kvcheck.layouts.pages import LayerGroup, Sized, grouped, sized
+from kvcheck.layouts.presets import CHECKPOINTS_SINCE, NEWEST, SPARE_BLOCKS
+from kvcheck.layouts.scaling import scaled
+from kvcheck.layouts.server_args import ServerArgs
+from kvcheck.model.layout import EAGLE_FAMILY, NEXT_TOKEN_DRAFTERS, Connector, Drafter, Group, Layout, Method, problems
+
+Grouping = Callable[[Sequence[Sized], bool], list[LayerGroup]]
+"""How layers with their blocks become groups; the second argument: the hybrid cache manager is switched off."""
+
+LONGEST, REQUESTS, BUDGET = 8192, 256, 8192
+"""Tokens of the longest request, requests at a time and tokens a step where neither config nor arguments say."""
+MOST_LONGEST = 1_000_000
+METHODS: frozenset[str] = frozenset({"eagle", "eagle3", "mtp", "dflash", "dspark", "draft_model", "ngram"})
+MARKS_DRAFT_LAYERS, MARKS_MTP, MARKS_LATENT = (0, 33), (0, 31), (0, 29)
+"""Releases since which groups are marked as EAGLE groups: all with layers of the drafter; with MTP, the one of its
+layer; that of a drafter with MLA that makes its drafts in parallel (R12)."""
+REFUSED_CHUNKS = "with a drafter of the EAGLE family the server treats chunked-local layers as full attention"
+
+replace = msgspec.structs.replace
+
+
+class Derived(msgspec.Struct, frozen=True, kw_only=True):
+    """A layout and how it came about. ``layers``: in each group. ``real``: before it was scaled down. ``notes``: what
+    was assumed, left out or could not be kept, one line each."""
+
+    layout: Layout
+    real: Layout
+    layers: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+
+
+def derive(
+    raw: dict[str, Any],
+    args: ServerArgs,
+    release: tuple[int, int] = NEWEST,
+    full_size: bool = False,
+    grouping: Grouping | None = None,
+) -> Derived:
+    """The layout of a model (``raw``: its config) on a server, as a release resolves it.
+
+    ``grouping``: the release's own, if it can be had.
+
+    Raises:
+        InputError: the model is not known here, the config lacks something, or no server would start so.
+    """
+    plan = _Plan(Config(raw), args, release)
+    specs = plan.specs()
+    groups = (grouping or own_grouping)(specs, plan.hybrid_off(specs))
+    real = plan.layout(groups, specs)
+    _require_sound(real)
+    small, lost = (real, []) if full_size else scaled(real)
+    _require_sound(small)
+    members = tuple(len(group.members) for group in groups)
+    return Derived(layout=small, real=real, layers=members, notes=(*dict.fromkeys(plan.notes), *lost))
+
+
+def own_grouping(specs: Sequence[Sized], hybrid_off: bool) -> list[LayerGroup]:
+    """Without a release at hand."""
+    return grouped([_as_full(one) for one in specs] if hybrid_off else specs)
+
+
+def _as_full(one: Sized) -> Sized:
+    """What a windowed or chunked layer is without the hybrid cache manager."""
+    if one.layer.kind not in ("sliding_window", "chunked_local"):
+        return one
+    return Sized(replace(one.layer, kind="full", window=0, chunk=0), one.block)
+
+
+def _require_sound(layout: Layout) -> None:
+    if found := problems(layout):
+        raise InputError(f"no server would start with this layout: {'; '.join(found)}")
+
+
+class _Plan:
+    """One derivation; ``notes`` grow on the way."""
+
+    def __init__(self, config: Config, args: ServerArgs, release: tuple[int, int]) -> None:
+        self.notes: list[str] = []
+        self._config = config
+        self._args = args
+        self._release = release
+        self._drafter = self._read_drafter()
+        words = args.words
+        self._server = Server(
+            tensor_parallel=args.number("tensor-parallel-size", 1),
+            drafts=self._drafter.tokens if self._drafter else 0,
+            dtype=words.get("dtype", "auto"),
+            kv_dtype=words.get("kv-cache-dtype", "auto"),
+            conv_dtype=words.get("mamba-cache-dtype", "auto"),
+            state_dtype=words.get("mamba-ssm-cache-dtype", "auto"),
+            release=release,
+        )
+        if args.unused:
+            self.notes.append(f"not looked at, no layout depends on it: {' '.join(args.unused)}")
+        if args.number("pipeline-parallel-size", 1) > 1:
+            self.notes.append("pipeline parallelism is not in kvcheck: all layers are taken to be on one stage")
+
+    # ---- layers --------------------------------------------------------------------------------------------------
+
+    def specs(self) -> list[Sized]:
+        """All layers with their blocks."""
+        layers = layers_of(self._config, self._server)
+        block = self._args.numbers.get("block-size")
+        if block is None and any(layer.kind == "mla" for layer in layers):
+            self.notes.append("MLA blocks have 16 tokens here; some backends want 32, 64 or 128 (--block-size)")
+        return sized([*layers, *self._draft_layers(layers)], block, self._release)
+
+    def _draft_layers(self, layers: Sequence[Layer]) -> list[Layer]:
+        """The layers of the drafter: of MTP those that come with the model, of others those of its own config if that
+        can be read, else as many as such drafters usually have, shaped like the model's."""
+        drafter = self._drafter
+        if drafter is None or drafter.method == "ngram":
+            return []
+        if (own := self._draft_config()) is not None:
+            return [replace(one, draft=True) for one in self._layers_of_drafter(own)]
+        count = mtp_layers(self._config) if drafter.method == "mtp" else 1
+        if drafter.method != "mtp":
+            self.notes.append(
+                "the drafter is taken to have one layer shaped like the model's attention; "
+                "name a folder with its config.json as model of --speculative-config to have its own"
+            )
+        latent = any(layer.kind == "mla" for layer in layers)
+        shape = latent_attention(self._config, self._server) if latent else attention(self._config, self._server)
+        return [replace(shape, draft=True)] * count
+
+    def _layers_of_drafter(self, config: Config) -> list[Layer]:
+        if config.architecture in ARCHITECTURES:
+            return layers_of(config, self._server)
+        shape = latent_attention if config.has("kv_lora_rank") else attention
+        return [shape(config, self._server)] * config.number("num_hidden_layers", default=1)
+
+    def _draft_config(self) -> Config | None:
+        """The config of the drafter, if the server was given a folder that is here."""
+        model = self._args.objects.get("speculative-config", {}).get("model")
+        file = Path(model) / "config.json" if isinstance(model, str) else None
+        if file is None or not file.is_file():
+            return None
+        return Config(read_config(file))
+
+    def hybrid_off(self, specs: Sequence[Sized]) -> bool:
+        """Whether all layers are treated as full attention."""
+        if self._args.switches.get("disable-hybrid-kv-cache-manager"):
+            if any(not one.layer.is_attention for one in specs):
+                raise InputError("a model with recurrent layers does not run without the hybrid cache manager")
+            return True
+        chunks = any(one.layer.kind == "chunked_local" for one in specs)
+        if chunks and self._drafter is not None and self._drafter.is_eagle:
+            self.notes.append(REFUSED_CHUNKS)
+            return True
+        return False
+
+    # ---- the layout ----------------------------------------------------------------------------------------------
+
+    def layout(self, groups: Sequence[LayerGroup], specs: Sequence[Sized]) -> Layout:
+        """With the sizes of the server."""
+        args, drafter = self._args, self._drafter
+        marked = self._marked(groups, specs)
+        longest = self._longest()
+        requests = args.number("max-num-seqs", REQUESTS)
+        layout = Layout(
+            groups=self._groups(groups, marked),
+            num_blocks=1,
+            match_unit=args.numbers.get("prefix-match-unit"),
+            drafter=drafter,
+            dcp=args.number("decode-context-parallel-size", 1),
+            max_model_len=longest,
+            max_requests=requests,
+            token_budget=max(args.number("max-num-batched-tokens", BUDGET), requests),
+            long_prefill_threshold=args.number("long-prefill-token-threshold", 0),
+            policy="priority" if args.words.get("scheduling-policy") == "priority" else "fcfs",
+            caching=args.switches.get("enable-prefix-caching", True),
+            retention=args.numbers.get("prefix-cache-retention-interval", "release"),
+            steps_in_flight=self._steps_in_flight(),
+            connector=self._connector(),
+            events=bool(args.objects.get("kv-events-config", {}).get("enable_kv_cache_events")),
+            worker_generation=2 if drafter is not None and drafter.method == "dspark" else 1,
+        )
+        blocks = args.number("num-gpu-blocks-override", layout.min_blocks + SPARE_BLOCKS)
+        return replace(layout, num_blocks=blocks)
+
+    def _groups(self, groups: Sequence[LayerGroup], marked: Sequence[int]) -> tuple[Group, ...]:
+        """Groups whose layers differ in nothing but their shape get a variant each."""
+        made: list[Group] = []
+        shapes: dict[Group, list[Layer]] = {}
+        checkpoints = self._release >= CHECKPOINTS_SINCE
+        for index, group in enumerate(groups):
+            layer = group.spec.layer
+            keeps = int(checkpoints and layer.checkpoints)
+            plain = Group(
+                kind=layer.kind,
+                block_size=group.spec.block,
+                window=layer.window,
+                chunk=layer.chunk,
+                speculative_blocks=0 if layer.is_attention else self._server.drafts,
+                checkpoint_blocks=keeps,
+                checkpoint_alignment=1 if keeps else None,
+            )
+            known = shapes.setdefault(plain, [])
+            if layer not in known:
+                known.append(layer)
+            made.append(replace(plain, variant=known.index(layer) + 1, eagle=index in marked))
+        return tuple(made)
+
+    def _marked(self, groups: Sequence[LayerGroup], specs: Sequence[Sized]) -> tuple[int, ...]:
+        """Groups that the release marks as EAGLE groups: see presets."""
+        drafter, release = self._drafter, self._release
+        if drafter is None or drafter.method not in EAGLE_FAMILY:
+            return ()
+        own = tuple(i for i, group in enumerate(groups) if any(specs[member].layer.draft for member in group.members))
+        if release >= MARKS_DRAFT_LAYERS:
+            return own if drafter.method in NEXT_TOKEN_DRAFTERS else ()
+        if len(groups) == 1:
+            return ()
+        if release >= MARKS_MTP and drafter.method == "mtp":
+            return own
+        if release >= MARKS_LATENT and drafter.method == "dspark":
+            return tuple(i for i in own if groups[i].spec.layer.kind == "mla")
+        return ()
+
+    def _longest(self) -> int:
+        stated = self._config.number("max_position_embeddings", default=LONGEST)
+        longest = self._args.number("max-model-len", stated)
+        if longest > MOST_LONGEST:
+            self.notes.append(f"requests of up to {longest} tokens, {MOST_LONGEST} here")
+        return min(longest, MOST_LONGEST)
+
+    def _steps_in_flight(self) -> int:
+        """Steps overlap unless the server was told otherwise, or drafts are looked up in text that is not there yet."""
+        looks_up = self._drafter is not None and self._drafter.method == "ngram"
+        return 2 if self._args.switches.get("async-scheduling", True) and not looks_up else 1
+
+    def _read_drafter(self) -> Drafter | None:
+        stated = self._args.objects.get("speculative-config")
+        if stated is None:
+            return None
+        method = _method(stated)
+        tokens = stated.get("num_speculative_tokens")
+        modules = mtp_layers(self._config) if method == "mtp" else 1
+        tokens = modules if tokens is None and method == "mtp" else tokens
+        if not isinstance(tokens, int) or tokens < 1:
+            raise InputError(f"--speculative-config: num_speculative_tokens is {tokens!r}, not a whole number above 0")
+        return Drafter(method=method, tokens=tokens, modules=min(modules, tokens))
+
+    def _connector(self) -> Connector | None:
+        stated = self._args.objects.get("kv-transfer-config")
+        if stated is None:
+            return None
+        role = str(stated.get("kv_role", "kv_both")).removeprefix("kv_")
+        failure = str(stated.get("kv_load_failure_policy", "recompute"))
+        self.notes.append(
+            "a scripted connector stands for the one that was named; hits do not diverge (edit the layout)"
+        )
+        try:
+            return msgspec.convert({"role": role, "failure": failure}, Connector)
+        except msgspec.ValidationError as error:
+            raise InputError(f"--kv-transfer-config: {error}") from error
+
+
+def _method(stated: dict[str, Any]) -> Method:
+    """The drafter's method; those that come with one family of models are all MTP."""
+    method = str(stated.get("method") or ("draft_model" if "model" in stated else ""))
+    if method.endswith("mtp"):
+        method = "mtp"
+    if method not in METHODS:
+        raise InputError(
+            f"--speculative-config: method {method!r} is not known here ({', '.join(sorted(METHODS))} are)"
+        )
+    found: Method = msgspec.convert(method, Method)
+    return found
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """A config.json.
+
+    Raises:
+        InputError: it cannot be read as one.
+    """
+    try:
+        raw = msgspec.json.decode(file.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror or error}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{file}: {error}") from error
+    if not isinstance(raw, dict):
+        raise InputError(f"{file}: not a JSON object")
+    return raw

@@ -1,0 +1,125 @@
+"""The layers of a model as its KV cache sees them: what each keeps, and how many bytes that takes on one GPU."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from kvcheck.files import InputError
+from kvcheck.model.layout import Kind
+
+DTYPE_BYTES: dict[str, int] = {
+    "float32": 4, "float": 4, "float16": 2, "half": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
+    "fp8_inc": 1,
+}  # fmt: skip
+
+
+class State(msgspec.Struct, frozen=True):
+    """One tensor of a recurrent state: its shape on one GPU and the bytes of an element."""
+
+    shape: tuple[int, ...]
+    element_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """All of it."""
+        return math.prod(self.shape) * self.element_bytes
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """One layer. ``heads``: KV heads on one GPU; ``width``: elements of a head, of MLA its latent; ``element_bytes``:
+    of one of them. ``window`` and ``chunk`` in tokens. ``states``: what a recurrent layer keeps. ``checkpoints``: it can
+    keep a state within a prefill chunk, too (Mamba-2). ``draft``: it belongs to the drafter."""
+
+    kind: Kind
+    heads: int = 0
+    width: int = 0
+    element_bytes: int = 2
+    window: int = 0
+    chunk: int = 0
+    states: tuple[State, ...] = ()
+    checkpoints: bool = False
+    draft: bool = False
+
+    @property
+    def is_attention(self) -> bool:
+        """Whether it keeps something of each token."""
+        return self.kind != "mamba"
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes that one token takes: keys and values, or the one latent of MLA."""
+        return self.heads * self.width * self.element_bytes * (1 if self.kind == "mla" else 2)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the recurrent state."""
+        return sum(state.bytes for state in self.states)
+
+
+_GEMMA3 = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
+_LEFT_OUT: dict[str, dict[str, Any]] = {
+    "Gemma3ForCausalLM": _GEMMA3,
+    "Gemma3ForConditionalGeneration": _GEMMA3,
+}
+"""What the public configs of some models leave out, because it is the default of their configuration class."""
+
+
+class Config:
+    """A model's public config.json: typed reading, with one line for what is missing.
+
+    What a multimodal model says of its language model is under ``text_config``; all else is looked for above it.
+    """
+
+    def __init__(self, raw: dict[str, Any]) -> None:
+        inner = raw.get("text_config") or raw.get("llm_config") or {}
+        inner = inner if isinstance(inner, dict) else {}
+        names = raw.get("architectures") or inner.get("architectures") or []
+        self.architecture = str(names[0]) if isinstance(names, list) and names else ""
+        self._values: dict[str, Any] = {**_LEFT_OUT.get(self.architecture, {}), **raw, **inner}
+
+    def has(self, name: str) -> bool:
+        """Whether it says something there, and not null."""
+        return self._values.get(name) is not None
+
+    def value(self, name: str, default: Any = None) -> Any:
+        """What it says there."""
+        found = self._values.get(name)
+        return default if found is None else found
+
+    def number(self, *names: str, default: int | None = None) -> int:
+        """A whole number above 0, under the first of the names that is there.
+
+        Raises:
+            InputError: there is none, and no default.
+        """
+        for name in names:
+            found = self._values.get(name)
+            if found is None:
+                continue
+            if isinstance(found, bool) or not isinstance(found, int | float) or found != int(found) or found < 1:
+                raise InputError(f"the config's {name} is {found!r}, not a whole number above 0")
+            return int(found)
+        if default is None:
+            raise InputError(f"the config says nothing of {' or '.join(names)}, which {self.architecture} needs")
+        return default
+
+    def names(self, name: str) -> list[str] | None:
+        """A list of words, one a layer; None if it is not there."""
+        found = self._values.get(name)
+        if found is None:
+            return None
+        if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+            raise InputError(f"the config's {name} is no list of words")
+        return found
+
+    def numbers(self, name: str) -> list[int] | None:
+        """A list of whole numbers; None if it is not there."""
+        found = self._values.get(name)
+        if found is None:
+            return None
+        if not isinstance(found, list) or not all(isinstance(number, int) for number in found):
+            raise InputError(f"the config's {name} is no list of numbers")
+        return found

@@ -1,0 +1,116 @@
+"""The arguments of a server's command line, as far as a layout depends on them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from typing import Any
+
+import msgspec
+
+from kvcheck.files import InputError
+
+_SHORT = {
+    "tp": "tensor-parallel-size", "dcp": "decode-context-parallel-size", "pp": "pipeline-parallel-size",
+    "sc": "speculative-config",
+}  # fmt: skip
+_NUMBERS = frozenset({
+    "tensor-parallel-size", "decode-context-parallel-size", "pipeline-parallel-size", "block-size", "max-model-len",
+    "max-num-seqs", "max-num-batched-tokens", "long-prefill-token-threshold", "prefix-match-unit",
+    "num-gpu-blocks-override", "prefix-cache-retention-interval",
+})  # fmt: skip
+_WORDS = frozenset({"kv-cache-dtype", "dtype", "mamba-cache-dtype", "mamba-ssm-cache-dtype", "scheduling-policy"})
+_OBJECTS = frozenset({"speculative-config", "kv-transfer-config", "kv-events-config"})
+_SWITCHES = frozenset({"enable-prefix-caching", "async-scheduling", "disable-hybrid-kv-cache-manager"})
+_SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
+
+
+class ServerArgs(msgspec.Struct, frozen=True, kw_only=True):
+    """What was given, under the names of the command line. ``unused``: what no layout depends on."""
+
+    numbers: dict[str, int] = {}
+    words: dict[str, str] = {}
+    objects: dict[str, dict[str, Any]] = {}
+    switches: dict[str, bool] = {}
+    unused: tuple[str, ...] = ()
+
+    def number(self, name: str, default: int) -> int:
+        """A number, if it was given."""
+        return self.numbers.get(name, default)
+
+
+def parse_server_args(text: str) -> ServerArgs:
+    """Read arguments as a shell would.
+
+    Raises:
+        InputError: one that matters cannot be read.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise InputError(f"--server-args: {error}") from error
+    return _Reader(words).read()
+
+
+class _Reader:
+    def __init__(self, words: list[str]) -> None:
+        self._words = words
+        self._args = ServerArgs(numbers={}, words={}, objects={}, switches={})
+        self._unused: list[str] = []
+
+    def read(self) -> ServerArgs:
+        while self._words:
+            word = self._words.pop(0)
+            if not word.startswith("-"):
+                self._unused.append(word)  # a model's name, or the value of an argument that is not known here
+                continue
+            name, equals, value = word.lstrip("-").partition("=")
+            name = _SHORT.get(name, name).replace("_", "-")
+            self._take(name, value if equals else None, word)
+        return msgspec.structs.replace(self._args, unused=tuple(self._unused))
+
+    def _take(self, name: str, value: str | None, word: str) -> None:
+        switch = name.removeprefix("no-")
+        whole, _, key = name.partition(".")
+        if switch in _SWITCHES:
+            self._args.switches[switch] = not name.startswith("no-")
+        elif name in _NUMBERS:
+            self._args.numbers[name] = _number(name, self._value(name, value))
+        elif name in _WORDS:
+            self._args.words[name] = self._value(name, value)
+        elif whole in _OBJECTS:
+            self._args.objects.setdefault(whole, {}).update(_object(name, key, self._value(name, value)))
+        else:
+            self._unused.append(word)
+
+    def _value(self, name: str, value: str | None) -> str:
+        if value is not None:
+            return value
+        if not self._words:
+            raise InputError(f"--server-args: --{name} has no value")
+        return self._words.pop(0)
+
+
+def _number(name: str, text: str) -> int:
+    """A number, with the suffixes that the server knows: k is 1000, K is 1024."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmM]?)", text)
+    number = float(found[1]) * _SUFFIXES[found[2]] if found else -1.0
+    if number < 0 or number != int(number) or (number == 0 and name != "prefix-cache-retention-interval"):
+        raise InputError(f"--server-args: --{name} is {text!r}, not a whole number above 0")
+    return int(number)
+
+
+def _object(name: str, key: str, text: str) -> dict[str, Any]:
+    """JSON, or the value of one key of it (``--speculative-config.method mtp``)."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        if key:
+            return {key: text}
+        raise InputError(f"--server-args: --{name} is no JSON: {error}") from error
+    if key:
+        return {key: value}
+    if not isinstance(value, dict):
+        raise InputError(f"--server-args: --{name} is no JSON object")
+    return value
