@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -17,9 +17,6 @@ from kvcheck.layouts.scaling import scaled
 from kvcheck.layouts.server_args import ServerArgs
 from kvcheck.model.layout import EAGLE_FAMILY, NEXT_TOKEN_DRAFTERS, Connector, Drafter, Group, Layout, Method, problems
 
-Grouping = Callable[[Sequence[Sized], bool], list[LayerGroup]]
-"""How layers with their blocks become groups; the second argument: the hybrid cache manager is switched off."""
-
 LONGEST, REQUESTS, BUDGET = 8192, 256, 8192
 """Tokens of the longest request, requests at a time and tokens a step where neither config nor arguments say."""
 MOST_LONGEST = 1_000_000
@@ -27,9 +24,20 @@ METHODS: frozenset[str] = frozenset({"eagle", "eagle3", "mtp", "dflash", "dspark
 MARKS_DRAFT_LAYERS, MARKS_MTP, MARKS_LATENT = (0, 33), (0, 31), (0, 29)
 """Releases since which groups are marked as EAGLE groups: all with layers of the drafter; with MTP, the one of its
 layer; that of a drafter with MLA that makes its drafts in parallel (R12)."""
+REFUSES_LONE_UNIT_SINCE = (0, 32)
 REFUSED_CHUNKS = "with a drafter of the EAGLE family the server treats chunked-local layers as full attention"
 
 replace = msgspec.structs.replace
+
+
+class Planning(Protocol):
+    """A release's own planning."""
+
+    def layers(self, raw: dict[str, Any], layers: Sequence[Layer], server: Server) -> tuple[list[Layer], list[str]]:
+        """The layers of a model (``raw``: its config) with the sizes that the release gives them, and remarks."""
+
+    def groups(self, layers: Sequence[Sized], hybrid_off: bool) -> list[LayerGroup]:
+        """The groups of these layers, with or without the hybrid cache manager."""
 
 
 class Derived(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,18 +55,23 @@ def derive(
     args: ServerArgs,
     release: tuple[int, int] = NEWEST,
     full_size: bool = False,
-    grouping: Grouping | None = None,
+    planning: Planning | None = None,
 ) -> Derived:
     """The layout of a model (``raw``: its config) on a server, as a release resolves it.
 
-    ``grouping``: the release's own, if it can be had.
+    ``planning``: the release's own, if it can be had; where kvcheck's differs, the release's counts.
 
     Raises:
         InputError: the model is not known here, the config lacks something, or no server would start so.
     """
-    plan = _Plan(Config(raw), args, release)
-    specs = plan.specs()
-    groups = (grouping or own_grouping)(specs, plan.hybrid_off(specs))
+    plan = _Plan(raw, args, release)
+    specs = plan.specs(planning)
+    hybrid_off = plan.hybrid_off(specs)
+    groups = own = own_grouping(specs, hybrid_off)
+    if planning is not None:
+        groups = planning.groups(specs, hybrid_off)
+        if groups != own:
+            plan.notes.append(f"kvcheck alone would have these groups: {_told(own)}; the target's count")
     real = plan.layout(groups, specs)
     _require_sound(real)
     small, lost = (real, []) if full_size else scaled(real)
@@ -67,9 +80,15 @@ def derive(
     return Derived(layout=small, real=real, layers=members, notes=(*dict.fromkeys(plan.notes), *lost))
 
 
+def _told(groups: Sequence[LayerGroup]) -> str:
+    return ", ".join(f"{g.spec.layer.kind} {g.spec.block} ({len(g.members)} layers)" for g in groups)
+
+
 def own_grouping(specs: Sequence[Sized], hybrid_off: bool) -> list[LayerGroup]:
-    """Without a release at hand."""
-    return grouped([_as_full(one) for one in specs] if hybrid_off else specs)
+    """Without a release at hand. Without the hybrid cache manager, windows and chunks beside full attention are kept
+    as full attention; where there is nothing else they stay."""
+    mixed = len({one.layer.kind for one in specs}) > 1
+    return grouped([_as_full(one) for one in specs] if hybrid_off and mixed else specs)
 
 
 def _as_full(one: Sized) -> Sized:
@@ -87,9 +106,10 @@ def _require_sound(layout: Layout) -> None:
 class _Plan:
     """One derivation; ``notes`` grow on the way."""
 
-    def __init__(self, config: Config, args: ServerArgs, release: tuple[int, int]) -> None:
+    def __init__(self, raw: dict[str, Any], args: ServerArgs, release: tuple[int, int]) -> None:
         self.notes: list[str] = []
-        self._config = config
+        self._raw = raw
+        self._config = Config(raw)
         self._args = args
         self._release = release
         self._drafter = self._read_drafter()
@@ -110,9 +130,12 @@ class _Plan:
 
     # ---- layers --------------------------------------------------------------------------------------------------
 
-    def specs(self) -> list[Sized]:
+    def specs(self, planning: Planning | None) -> list[Sized]:
         """All layers with their blocks."""
         layers = layers_of(self._config, self._server)
+        if planning is not None:
+            layers, remarks = planning.layers(self._raw, layers, self._server)
+            self.notes += remarks
         block = self._args.numbers.get("block-size")
         if block is None and any(layer.kind == "mla" for layer in layers):
             self.notes.append("MLA blocks have 16 tokens here; some backends want 32, 64 or 128 (--block-size)")
@@ -173,7 +196,7 @@ class _Plan:
         layout = Layout(
             groups=self._groups(groups, marked),
             num_blocks=1,
-            match_unit=args.numbers.get("prefix-match-unit"),
+            match_unit=self._match_unit(groups),
             drafter=drafter,
             dcp=args.number("decode-context-parallel-size", 1),
             max_model_len=longest,
@@ -190,6 +213,18 @@ class _Plan:
         )
         blocks = args.number("num-gpu-blocks-override", layout.min_blocks + SPARE_BLOCKS)
         return replace(layout, num_blocks=blocks)
+
+    def _match_unit(self, groups: Sequence[LayerGroup]) -> int | None:
+        """In tokens. With one group there is nothing to match finer: early releases take no notice of it."""
+        unit = self._args.numbers.get("prefix-match-unit")
+        if unit is None or len(groups) > 1 or unit == groups[0].spec.block:
+            return unit if len(groups) > 1 else None
+        if self._release >= REFUSES_LONE_UNIT_SINCE:
+            raise InputError(
+                f"--server-args: --prefix-match-unit {unit} is refused for a model with one group of layers"
+            )
+        self.notes.append("the match unit counts for nothing in a model with one group of layers")
+        return None
 
     def _groups(self, groups: Sequence[LayerGroup], marked: Sequence[int]) -> tuple[Group, ...]:
         """Groups whose layers differ in nothing but their shape get a variant each."""

@@ -30,8 +30,8 @@ class State(msgspec.Struct, frozen=True):
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """One layer. ``heads``: KV heads on one GPU; ``width``: elements of a head, of MLA its latent; ``element_bytes``:
-    of one of them. ``window`` and ``chunk`` in tokens. ``states``: what a recurrent layer keeps. ``checkpoints``: it can
-    keep a state within a prefill chunk, too (Mamba-2). ``draft``: it belongs to the drafter."""
+    of one of them. ``window`` and ``chunk`` in tokens. ``states``: what a recurrent layer keeps. ``checkpoints``: it
+    can keep a state within a prefill chunk, too (Mamba-2). ``draft``: it belongs to the drafter."""
 
     kind: Kind
     heads: int = 0

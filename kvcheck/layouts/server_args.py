@@ -66,21 +66,21 @@ class _Reader:
                 self._unused.append(word)  # a model's name, or the value of an argument that is not known here
                 continue
             name, equals, value = word.lstrip("-").partition("=")
-            name = _SHORT.get(name, name).replace("_", "-")
-            self._take(name, value if equals else None, word)
+            whole, dot, key = name.partition(".")
+            name = _SHORT.get(whole, whole).replace("_", "-")
+            self._take(name, key if dot else "", value if equals else None, word)
         return msgspec.structs.replace(self._args, unused=tuple(self._unused))
 
-    def _take(self, name: str, value: str | None, word: str) -> None:
+    def _take(self, name: str, key: str, value: str | None, word: str) -> None:
         switch = name.removeprefix("no-")
-        whole, _, key = name.partition(".")
         if switch in _SWITCHES:
             self._args.switches[switch] = not name.startswith("no-")
         elif name in _NUMBERS:
             self._args.numbers[name] = _number(name, self._value(name, value))
         elif name in _WORDS:
             self._args.words[name] = self._value(name, value)
-        elif whole in _OBJECTS:
-            self._args.objects.setdefault(whole, {}).update(_object(name, key, self._value(name, value)))
+        elif name in _OBJECTS:
+            self._args.objects.setdefault(name, {}).update(_object(name, key, self._value(name, value)))
         else:
             self._unused.append(word)
 
@@ -108,7 +108,8 @@ def _object(name: str, key: str, text: str) -> dict[str, Any]:
     except ValueError as error:
         if key:
             return {key: text}
-        raise InputError(f"--server-args: --{name} is no JSON: {error}") from error
+        hint = "a shell takes its quotes away unless there are others around it"
+        raise InputError(f"--server-args: --{name} is no JSON: {error} ({hint})") from error
     if key:
         return {key: value}
     if not isinstance(value, dict):

@@ -7,6 +7,7 @@ from pathlib import Path
 from kvcheck.model.observation import TargetInfo
 from kvcheck.targets.base import Target
 from kvcheck.targets.reference.target import MODEL, ReferenceTarget, describe_model, is_model
+from kvcheck.targets.vllm.planning import Planner
 from kvcheck.targets.vllm.release import resolve
 from kvcheck.targets.vllm.target import VllmTarget
 
@@ -38,6 +39,15 @@ def load_target(spec: str) -> Target:
         TargetError: it cannot be had.
     """
     return ReferenceTarget(spec) if is_model(spec) else VllmTarget(resolve(spec))
+
+
+def load_planner(spec: str) -> Planner | None:
+    """The release's own planning, loaded into this process; None for the model, which has none.
+
+    Raises:
+        TargetError: there is no such target.
+    """
+    return None if is_model(spec) else Planner(resolve(spec))
 
 
 def is_driven(spec: str, function: str) -> bool:
