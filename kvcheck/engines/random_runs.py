@@ -45,7 +45,7 @@ LONG_ANSWER = 16
 
 Emphasis = frozenset[str]
 """What a run is to have much of: kinds of action beside steps, "answers" and "failures" of the connector, "sessions",
-"stores", and "long" requests. Each gets the most that any run may have of it."""
+"stores", and "long" answers, which are nearly all. The others get the most that any run may have of them."""
 
 
 class RunGenerator:
@@ -71,7 +71,7 @@ class RunGenerator:
             (make, max(weights) if kind in emphasis else source.choose(weights))
             for kind, make, weights in self._kinds(features)
         ]
-        self._most_live = source.choose(MOST_LIVE)
+        self._most_live = source.choose(MOST_LIVE[-2:] if "arrive" in emphasis else MOST_LIVE)
         self._swift_percent = source.choose((0, 0, 70)) if layout.connector is not None else 0
         groups = len(layout.groups)
         self._loses = source.integer(0, groups - 1) if groups > 1 and source.chance(40) else None
@@ -262,7 +262,7 @@ class _Arrivals:
         self._store_percent = source.choose(stores) if produces and features.stores else 0
         self._special_percent = source.choose((0, 5, 20))
         self._skips_reading = features.skip_reading
-        self._long_percent = source.choose((40,) if "long" in emphasis else (10, 0, 40))
+        self._long_percent = source.choose((90,) if "long" in emphasis else (10, 0, 40))
         self._urgent_last = source.chance(60)
         able = features.sessions and not (layout.drafter and layout.has_mamba)
         self.sessions = able and ("sessions" in emphasis or source.chance(50))

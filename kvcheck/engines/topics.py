@@ -149,13 +149,13 @@ _EAGLES = ("eagle", "eagle3")
 _ALL = (
     Topic(
         name="preemption",
-        words=r"preempt|free blocks|out of (kv )?(cache )?(blocks|memory)|kv cache (is )?full|memory pressure",
+        words=r"preempt|free blocks|get_new_blocks|popleft|out of (cache )?(blocks|memory)|cache (is )?full|pressure",
         change=_short_of_memory,
         emphasis=frozenset({"arrive", "long"}),
     ),
     Topic(
         name="connector",
-        words=r"connector|kv[_ -]?transfer|external|remote[_ ]kv|nixl|lmcache|mooncake|offload|disaggregat|recving",
+        words=r"connector|kv[_ -]?(transfer|xfer)|external|remote[_ ]kv|nixl|lmcache|mooncake|offload|disagg|recving",
         there=lambda layout: layout.connector is not None,
         change=_loading,
         emphasis=frozenset({"answers", "transfer"}),
@@ -223,7 +223,7 @@ _ALL = (
     ),
     Topic(
         name="match unit",
-        words=r"match[_ ]unit|fine[- _]grained|partial[_ ](hit|tail|block|hash)|copy[- ]on[- ]write|\bcow\b",
+        words=r"match[_ -]unit|fine[- _]grained|partial[_ ](hit|tail|block|hash)|copy[- ]on[- ]write|\bcow\b",
         there=lambda layout: layout.match_unit is not None,
         change=_fine,
     ),
