@@ -1,0 +1,94 @@
+"""Groups of public models as releases make them, by their own code, against kvcheck's derivation."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from releases import output_of, release
+
+from kvcheck.layouts.from_config import derive, own_grouping, read_config
+from kvcheck.layouts.pages import LayerGroup, Sized
+from kvcheck.layouts.server_args import parse_server_args
+from kvcheck.targets.vllm.release import KNOWN_RELEASES
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+ARGS = (
+    "",
+    "-tp 4 --kv-cache-dtype fp8",
+    "-sc.method mtp -sc.num_speculative_tokens 2",
+    "-sc.method eagle3 -sc.num_speculative_tokens 3",
+    "--disable-hybrid-kv-cache-manager",
+)
+DERIVE = """
+    import json
+    import sys
+    from pathlib import Path
+    from kvcheck.files import InputError
+    from kvcheck.layouts.from_config import derive, read_config
+    from kvcheck.layouts.server_args import parse_server_args
+    from kvcheck.targets.vllm.planning import Planner
+    from kvcheck.targets.vllm.release import resolve
+
+    spec, mode, folder, *arguments = sys.argv[1:]
+    found = resolve(spec, mode=mode)
+    planner = Planner(found)
+    release = tuple(map(int, found.version.split(".")[:2]))
+    told = []
+    for file in sorted(Path(folder).glob("*.json")):
+        for text in arguments:
+            args = parse_server_args(text)
+            try:
+                own = derive(read_config(file), args, release)
+                theirs = derive(read_config(file), args, release, planning=planner)
+            except InputError as error:
+                told.append([file.stem, text, str(error)])
+                continue
+            told.append([file.stem, text, own.real == theirs.real and own.layers == theirs.layers, theirs.notes])
+    print(json.dumps(told))
+"""
+
+
+def compared(spec: str, mode: str, *arguments: str) -> list[list[object]]:
+    """For each config and arguments: whether both have the same layout, and what the release's derivation remarks."""
+    told: list[list[object]] = json.loads(output_of(DERIVE, spec, mode, CONFIGS, *arguments).splitlines()[-1])
+    return told
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("version", KNOWN_RELEASES)
+def test_releases_make_the_groups_that_are_derived(version: str) -> None:
+    release(version)
+    told = compared(f"vllm=={version}", "light", *ARGS)
+    refused = [one for one in told if isinstance(one[2], str)]
+    assert all("does not run without the hybrid cache manager" in str(one[2]) for one in refused)
+    assert [one for one in told if one not in refused and (one[2] is not True or "alone" in str(one[3]))] == []
+    assert len(told) - len(refused) > 60
+
+
+@pytest.mark.release
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs vLLM's dependencies")
+def test_the_release_says_the_same_of_heads_and_states() -> None:
+    release("0.33.0", "full")
+    told = compared("vllm==0.33.0", "full", "")
+    assert [one for one in told if one[2] is not True or "configuration code" in str(one[3])] == []
+    asked = [one for one in told if "own derivation" not in str(one[3])]
+    assert {"jamba-v0.1", "nemotron-h-8b", "granite-4.0-h-small", "falcon-h1-34b"} <= {str(one[0]) for one in asked}
+
+
+def test_another_derivation_would_be_noticed() -> None:
+    """The comparison is one: blocks of another size are told."""
+
+    class Other:
+        def layers(self, raw, layers, server):
+            return list(layers), []
+
+        def groups(self, layers, hybrid_off):
+            found = own_grouping(layers, hybrid_off)
+            return [LayerGroup(Sized(g.spec.layer, 2 * g.spec.block), g.members) for g in found]
+
+    found = derive(read_config(CONFIGS / "jamba-v0.1.json"), parse_server_args(""), planning=Other())
+    assert {group.block_size for group in found.real.groups} == {160}
+    assert "kvcheck alone would have these groups: mamba 80 (4 layers)" in found.notes[0]

@@ -1,0 +1,232 @@
+"""Layouts from the configs of public models: the groups that their servers have, and the same scaled down.
+
+The configs in tests/configs are written by hand and have no more than the facts that count.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvcheck.files import InputError
+from kvcheck.layouts.from_config import Derived, derive, read_config
+from kvcheck.layouts.presets import PRESETS
+from kvcheck.layouts.server_args import parse_server_args
+from kvcheck.model.layout import Layout, problems
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+MTP = '--speculative-config \'{"method": "mtp", "num_speculative_tokens": 2}\''
+EAGLE = "-sc.method eagle3 -sc.num_speculative_tokens 3"
+
+GROUPS: dict[str, list[tuple[str, int, int, int]]] = {
+    "llama-3.1-8b": [("full", 32, 16, 0)],
+    "qwen2.5-7b": [("full", 28, 16, 0)],
+    "phi-4": [("full", 40, 16, 0)],
+    "mistral-7b-v0.1": [("sliding_window", 32, 16, 4096)],
+    "gemma-3-27b": [("sliding_window", n, 16, 1024) for n in (9, 9, 9, 9, 8, 8)] + [("full", 10, 16, 0)],
+    "gpt-oss-20b": [("sliding_window", 12, 16, 128), ("full", 12, 16, 0)],
+    "llama-4-scout": [("chunked_local", 12, 16, 8192)] * 3 + [("full", 12, 16, 0)],
+    "deepseek-v3": [("mla", 61, 16, 0)],
+    "qwen3-next-80b-a3b": [("mamba", 12, 544, 0)] * 3 + [("full", 12, 544, 0)],
+    "qwen3.5-35b-a3b": [("mamba", 10, 1056, 0)] * 3 + [("full", 10, 1056, 0)],
+    "kimi-linear-48b-a3b": [("mamba", n, 1920, 0) for n in (7, 7, 6)] + [("mla", 7, 1920, 0)],
+    "nemotron-h-8b": [("mamba", 4, 1040, 0)] * 6 + [("full", 4, 1040, 0)],
+    "granite-4.0-h-small": [("mamba", 4, 528, 0)] * 9 + [("full", 4, 528, 0)],
+    "falcon-h1-34b": [("full", 72, 1040, 0), ("mamba", 72, 1040, 0)],
+    "jamba-v0.1": [("mamba", 4, 80, 0)] * 7 + [("full", 4, 80, 0)],
+}
+"""Kind, layers, block and reach in tokens of each group, without arguments: sizes that servers of these models log."""
+
+SAME_SHAPE = {
+    "llama-3.1-8b": ("full", ""),
+    "qwen2.5-7b": ("full", ""),
+    "gpt-oss-20b": ("gptoss", ""),
+    "gemma-3-27b": ("gemma3", ""),
+    "llama-4-scout": ("llama4", ""),
+    "mistral-7b-v0.1": ("mistral_swa", ""),
+    "deepseek-v3": ("dsv3_mtp", "-sc.method deepseek_mtp -sc.num_speculative_tokens 1"),
+    "qwen3-next-80b-a3b": ("gdn_mtp", MTP),
+    "qwen3.5-35b-a3b": ("gdn", ""),
+    "granite-4.0-h-small": ("granite", ""),
+    "falcon-h1-34b": ("falcon", ""),
+    "jamba-v0.1": ("jamba", ""),
+}
+"""The preset of a model, with the arguments that it stands for."""
+
+
+def derived(name: str, args: str = "", release: tuple[int, int] = (0, 33), **options: Any) -> Derived:
+    return derive(read_config(CONFIGS / f"{name}.json"), parse_server_args(args), release, **options)
+
+
+def changed(name: str, **fields: Any) -> dict[str, Any]:
+    raw = json.loads((CONFIGS / f"{name}.json").read_text(encoding="utf-8"))
+    return {key: value for key, value in {**raw, **fields}.items() if value != "gone"}
+
+
+def groups_of(found: Derived) -> list[tuple[str, int, int, int]]:
+    pairs = zip(found.real.groups, found.layers, strict=True)
+    return [(g.kind, layers, g.block_size, g.window or g.chunk) for g, layers in pairs]
+
+
+def test_every_config_is_looked_at() -> None:
+    assert {file.stem for file in CONFIGS.glob("*.json")} == set(GROUPS)
+
+
+@pytest.mark.parametrize("name", list(GROUPS))
+def test_the_groups_of_public_models(name: str) -> None:
+    assert groups_of(derived(name)) == GROUPS[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "block"),
+    [
+        ("qwen3-next-80b-a3b", "-tp 2", 544),
+        ("qwen3-next-80b-a3b", "--tensor-parallel-size=4", 272),
+        ("qwen3-next-80b-a3b", MTP, 560),
+        ("qwen3-next-80b-a3b", "--kv-cache-dtype fp8", 1072),
+        ("kimi-linear-48b-a3b", "-tp 4", 512),
+        ("nemotron-h-8b", "--mamba-ssm-cache-dtype float16", 528),
+        ("deepseek-v3", "--block-size 64", 64),
+    ],
+)
+def test_blocks_follow_from_the_arguments(name: str, args: str, block: int) -> None:
+    assert {group.block_size for group in derived(name, args).real.groups} == {block}
+
+
+@pytest.mark.parametrize("name", list(SAME_SHAPE))
+def test_scaled_down_it_has_the_shape_of_the_preset(name: str) -> None:
+    preset, args = SAME_SHAPE[name]
+    ours, theirs = derived(name, args).layout, PRESETS[preset].layout()
+    assert [g.kind for g in ours.groups] == [g.kind for g in theirs.groups]
+    assert [(g.eagle, g.speculative_blocks, g.checkpoint_blocks) for g in ours.groups] == [
+        (g.eagle, g.speculative_blocks, g.checkpoint_blocks) for g in theirs.groups
+    ]
+    assert ours.drafter == theirs.drafter
+    assert len({g.block_size for g in ours.groups}) == len({g.block_size for g in theirs.groups})
+
+
+def ratios(layout: Layout) -> list[float]:
+    sizes = [g.block_size for g in layout.groups] + [layout.match_unit or layout.hash_block, layout.scheduler_block]
+    return [size / sizes[0] for size in sizes]
+
+
+@pytest.mark.parametrize("name", list(GROUPS))
+@pytest.mark.parametrize("args", ["", "--prefix-match-unit 16", EAGLE, "--max-num-seqs 2 --max-model-len 8k"])
+def test_scaled_down_it_keeps_its_ratios(name: str, args: str) -> None:
+    if "match" in args and len(GROUPS[name]) == 1:
+        return
+    found = derived(name, args)
+    real, small = found.real, found.layout
+    assert not problems(small)
+    assert small.max_model_len <= 256
+    if not any("match units" in note for note in found.notes):
+        assert ratios(small) == ratios(real)
+    for before, after in zip(real.groups, small.groups, strict=True):
+        reach, blocks = after.window or after.chunk, (before.window or before.chunk) / before.block_size
+        assert reach == min(16, blocks) * after.block_size
+    assert (small.partial_hits, len(small.eagle_groups)) == (real.partial_hits, len(real.eagle_groups))
+    assert derived(name, args, full_size=True).layout == real
+
+
+def test_what_was_lost_in_scaling_is_told() -> None:
+    assert derived("gpt-oss-20b").notes == ()
+    assert derived("gemma-3-27b").notes == ("the window of 1024 tokens is 64 blocks, 16 here",)
+    found = derived("qwen3-next-80b-a3b", "--prefix-match-unit 16")
+    assert found.notes == ("544 tokens are 34 match units, 4 here",)
+    assert (found.layout.groups[0].block_size, found.layout.match_unit) == (8, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "marks"),
+    [
+        ("qwen3-next-80b-a3b", MTP, {28: (), 31: (3,), 33: (3,)}),
+        ("gpt-oss-20b", EAGLE, {28: (), 32: (), 33: (1,)}),
+        ("llama-3.1-8b", EAGLE, {28: (), 32: (), 33: (0,)}),
+        ("kimi-linear-48b-a3b", "-sc.method dspark -sc.num_speculative_tokens 7", {28: (), 29: (3,), 32: (3,), 33: ()}),
+    ],
+)
+def test_releases_mark_groups_in_their_own_way(name: str, args: str, marks: dict[int, tuple[int, ...]]) -> None:
+    for minor, marked in marks.items():
+        groups = derived(name, args, (0, minor)).layout.groups
+        assert tuple(i for i, group in enumerate(groups) if group.eagle) == marked, minor
+
+
+def test_the_arguments_reach_the_layout() -> None:
+    args = (
+        "meta-llama/Llama --host 0.0.0.0 --max-num-seqs 8 --max-num-batched-tokens 4K --max-model-len 32k "
+        "--scheduling-policy priority --no-async-scheduling --num-gpu-blocks-override 3000 -dcp 2 "
+        "--long-prefill-token-threshold 2048 --kv-events-config '{\"enable_kv_cache_events\": true}' "
+        "--kv-transfer-config.kv_role kv_consumer"
+    )
+    found = derived("llama-3.1-8b", args)
+    real = found.real
+    assert (real.max_requests, real.token_budget, real.max_model_len, real.num_blocks) == (8, 4096, 32000, 3000)
+    assert (real.policy, real.steps_in_flight, real.dcp, real.events) == ("priority", 1, 2, True)
+    assert real.connector is not None
+    assert real.connector.role == "consumer"
+    assert found.notes[0] == "not looked at, no layout depends on it: meta-llama/Llama --host 0.0.0.0"
+    assert derived("llama-3.1-8b").real.steps_in_flight == 2
+    assert derived("llama-3.1-8b", "-sc.method ngram -sc.num_speculative_tokens 2").real.steps_in_flight == 1
+
+
+def test_without_the_hybrid_manager_all_is_full_attention() -> None:
+    for name, args in (("gpt-oss-20b", "--disable-hybrid-kv-cache-manager"), ("llama-4-scout", EAGLE)):
+        assert [g.kind for g in derived(name, args).real.groups] == ["full"], name
+    alone = derived("mistral-7b-v0.1", "--disable-hybrid-kv-cache-manager")
+    assert [g.kind for g in alone.real.groups] == ["sliding_window"]
+
+
+def test_a_drafter_has_the_layers_of_its_own_config(tmp_path: Path) -> None:
+    own = {"architectures": ["LlamaForCausalLMEagle3"], "num_attention_heads": 32, "num_key_value_heads": 4}
+    (tmp_path / "config.json").write_text(json.dumps({**own, "hidden_size": 2880, "num_hidden_layers": 1}))
+    assert derived("gpt-oss-20b", EAGLE).layers == (12, 13)
+    found = derived("gpt-oss-20b", f"{EAGLE} -sc.model {tmp_path}")
+    assert sum(found.layers) == 25
+    assert len(found.layers) > 2
+    assert not any("drafter" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("raw", "complaint"),
+    [
+        ({}, "names no architecture"),
+        ({"architectures": ["NewForCausalLM"]}, "NewForCausalLM is not known here"),
+        (changed("llama-3.1-8b", num_attention_heads="gone"), "nothing of num_attention_heads"),
+        (changed("llama-3.1-8b", num_hidden_layers=2.5), "num_hidden_layers is 2.5"),
+        (changed("llama-3.1-8b", num_attention_heads=0), "num_attention_heads is 0"),
+        (changed("gpt-oss-20b", sliding_window="gone"), "nothing of sliding_window"),
+        (changed("qwen3-next-80b-a3b", linear_num_key_heads="gone"), "nothing of linear_num_key_heads"),
+        (changed("kimi-linear-48b-a3b", linear_attn_config=3), "linear_attn_config"),
+        (changed("nemotron-h-8b", hybrid_override_pattern="gone"), "hybrid_override_pattern"),
+        (changed("llama-3.1-8b", torch_dtype="int3"), "'int3' is not known"),
+        (changed("llama-3.1-8b", layer_types=["odd"] * 32), "layers of type odd"),
+    ],
+)
+def test_a_config_that_says_too_little_is_refused(raw: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        derive(raw, parse_server_args(""))
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "complaint"),
+    [
+        ("jamba-v0.1", "-tp 3", "cannot be spread over 3 GPUs"),
+        ("jamba-v0.1", "--no-enable-prefix-caching", "Mamba align needs prefix caching"),
+        ("jamba-v0.1", "--disable-hybrid-kv-cache-manager", "does not run without"),
+        ("llama-3.1-8b", "--prefix-match-unit 8", "is refused for a model with one group"),
+        ("llama-3.1-8b", "-tp two", "is 'two', not a whole number"),
+        ("llama-3.1-8b", "--block-size", "has no value"),
+        ("llama-3.1-8b", "--speculative-config {a:1}", "is no JSON"),
+        ("llama-3.1-8b", "-sc.method suffix", "method 'suffix' is not known"),
+        ("llama-3.1-8b", "-sc.method eagle", "num_speculative_tokens is None"),
+        ("llama-3.1-8b", "--kv-transfer-config.kv_role kv_all", "kv-transfer-config"),
+        ("llama-3.1-8b", "--num-gpu-blocks-override 10", "cannot hold one request"),
+        ("llama-3.1-8b", "--model 'x", "No closing quotation"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(name: str, args: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        derived(name, args)
