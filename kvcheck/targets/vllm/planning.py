@@ -50,7 +50,10 @@ class Planner:
         except ValueError as error:
             return list(layers), [f"the target's own configuration code makes nothing of it: {error}"]
         made = [_corrected(layer, said) for layer in layers]
-        notes = [f"the recurrent state is kvcheck's own derivation ({said.unknown})"] if said.unknown else []
+        recurrent = any(layer.kind == "mamba" for layer in layers)
+        notes = (
+            [f"the recurrent state is kvcheck's own derivation ({said.unknown})"] if said.unknown and recurrent else []
+        )
         changed = sorted({layer.kind for layer, other in zip(layers, made, strict=True) if layer != other})
         return made, [
             *notes,
