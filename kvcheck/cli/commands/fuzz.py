@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -135,16 +136,17 @@ def show_header(screen: Screen, plan: Plan, info: TargetInfo, layout: str) -> No
     screen.line(f"seed     {plan.seed}, at most {' or '.join(limits)}, {plan.jobs} workers")
 
 
-def work(screen: Screen, plan: Plan, history: History) -> CampaignResult:
-    """The campaign, with its progress on the screen and in the history."""
+def work(screen: Screen, plan: Plan, *watchers: Callable[[Progress], None]) -> CampaignResult:
+    """The campaign, with its progress on the screen and told to these."""
     campaign = Campaign(plan)
     with ProgressView(screen) as view, interruptible(campaign, screen):
 
-        def watch(progress: Progress) -> None:
+        def tell(progress: Progress) -> None:
             view(progress)
-            history(progress)
+            for watcher in watchers:
+                watcher(progress)
 
-        return campaign.run(watch)
+        return campaign.run(tell)
 
 
 def show(screen: Screen, result: CampaignResult) -> None:
