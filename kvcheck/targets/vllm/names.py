@@ -52,8 +52,8 @@ class KeyNames:
         retold = self._prefixes[label].token_list(len(tokens)) != tokens
         if retold:
             self._prefixes[label] = Prefixes(tokens, *self._identity[label])
-            while seen and (len(hashes) < len(seen) or hashes[len(seen) - 1] != seen[-1]):
-                seen.pop()
+        while seen and (len(hashes) < len(seen) or hashes[len(seen) - 1] != seen[-1]):
+            seen.pop()  # also of the same tokens: what a session kept too long is hashed anew when it is preempted
         hashed = self._hashed_tokens(label, tokens, len(seen) * self._hash_block)
         for index in range(len(seen), len(hashes)):
             raw = bytes(hashes[index])
