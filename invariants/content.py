@@ -18,7 +18,7 @@ def _wrong(moment: Moment, ledger: Ledger, what: str, exempt: Container[str] = (
         if read.what != what or read.label in exempt:
             continue
         if what == "store" or (moment.alive(read.label) and not _discarded(moment, ledger, read.label)):
-            yield Finding(_sentence(read), (read.group,))
+            yield Finding(_sentence(read), (read.group,), cause=ledger.registration(read.group, read.block))
 
 
 def _discarded(moment: Moment, ledger: Ledger, label: str) -> bool:

@@ -98,6 +98,11 @@ class Ledger:
         """The key under which a prefix of this request's tokens is registered."""
         return group, length, self.prefixes[label].id_of(length + self.promises.hash_lookahead)
 
+    def registration(self, group: int, block: int) -> Register | None:
+        """The longest prefix that a block is registered for; None: it has no key."""
+        keys = self.by_block.get((group, block))
+        return self.keys[max(keys)][block] if keys else None
+
     # ---- feeding -------------------------------------------------------------------------------------------------
 
     def begin(self, moment: Moment) -> None:

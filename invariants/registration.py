@@ -47,6 +47,7 @@ def names(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
                 f"block {event.block} of group {event.group} is registered for {event.label}'s first {event.length} "
                 f"tokens and holds, for position {wrong.position}, {wrong.held}",
                 (event.group,),
+                cause=event,
             )
 
 

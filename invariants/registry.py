@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from kvcheck.invariants.moment import Moment
+from kvcheck.model.observation import Event
 
 if TYPE_CHECKING:
     from kvcheck.invariants.ledger import Ledger
@@ -42,11 +43,15 @@ MEANING: dict[Severity, str] = {
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One broken claim: what exactly, in which groups, and a distinction within the invariant, if it needs one."""
+    """One broken claim: what exactly, in which groups, and a distinction within the invariant, if it needs one.
+
+    ``cause``: the event that it comes from, where that is known and is not the one that the check was asked for.
+    """
 
     message: str
     groups: tuple[int, ...] = ()
     detail: str = ""
+    cause: Event | None = None
 
 
 class Invariant(msgspec.Struct, frozen=True):
@@ -103,10 +108,12 @@ def all_invariants() -> list[Invariant]:
 
 
 class Judge:
-    """Judges one run, moment by moment. ``ledger`` is shared by all checks."""
+    """Judges one run, moment by moment. ``ledger`` is shared by all checks. ``causes``: the event that the
+    first violation of a signature comes from, where that is known."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
+        self.causes: dict[str, Event] = {}
         checks = all_invariants()
         self._by_moment = [c for c in checks if c.event is None]
         self._by_event: dict[type, list[Invariant]] = {}
@@ -122,7 +129,7 @@ class Judge:
         for event in moment.observation.log:
             for check in self._by_event.get(type(event), ()):
                 for finding in check.check(event, ledger):
-                    found.append(self._violation(check, finding, moment))  # noqa: PERF401  called very often
+                    found.append(self._violation(check, finding, moment, event))  # noqa: PERF401  called very often
             ledger.apply(event)
         ledger.end(moment)
         for check in self._by_moment:
@@ -130,8 +137,11 @@ class Judge:
                 found.append(self._violation(check, finding, moment))  # noqa: PERF401
         return found
 
-    def _violation(self, check: Invariant, finding: Finding, moment: Moment) -> Violation:
+    def _violation(self, check: Invariant, finding: Finding, moment: Moment, event: Event | None = None) -> Violation:
         signature = self._signature(check, finding, moment)
+        cause = finding.cause or event
+        if cause is not None:
+            self.causes.setdefault(signature, cause)
         return Violation(check.id, str(check.severity), finding.message, signature, moment.index)
 
     def _signature(self, check: Invariant, finding: Finding, moment: Moment) -> str:

@@ -67,7 +67,7 @@ def read_run_or_trace(path: Path) -> Run | Trace:
     head = _head(file, raw)
     if head.observations is not msgspec.UNSET:
         trace = _decoded(file, raw, Trace)
-        _check_run(file, trace.run)
+        check_run(file, trace.run)
         indices = [seen.index for seen in trace.observations]
         if indices != list(range(len(indices))) or len(indices) > len(trace.run.actions):
             raise InputError(f"{file}: the observations are not those of its actions, one after the other")
@@ -75,7 +75,7 @@ def read_run_or_trace(path: Path) -> Run | Trace:
     if head.actions is msgspec.UNSET and head.layout is msgspec.UNSET:
         raise InputError(f"{file}: neither a run nor a trace: it has no actions and no observations")
     run = _decoded(file, raw, Run)
-    _check_run(file, run)
+    check_run(file, run)
     return run
 
 
@@ -91,7 +91,11 @@ def read_layout(path: Path) -> Layout:
 
 def read_as(file: Path, kind: Any) -> Any:
     """What a file of some other kind with a version holds; ``kind`` may be a union."""
-    raw = _bytes_of(file)
+    return decoded_as(file, _bytes_of(file), kind)
+
+
+def decoded_as(file: Path, raw: bytes, kind: Any) -> Any:
+    """The same of content that stands somewhere else; ``file`` is what it is called in complaints."""
     _head(file, raw)
     return _decoded(file, raw, kind)
 
@@ -151,7 +155,12 @@ def _decoded(file: Path, raw: bytes, kind: type[T]) -> T:
     return value
 
 
-def _check_run(file: Path, run: Run) -> None:
+def check_run(file: Path, run: Run) -> None:
+    """Whether a run may be driven.
+
+    Raises:
+        InputError: it may not.
+    """
     if run.version != VERSION:
         raise InputError(f"{file}: run version {run.version} is not known ({VERSION} is)")
     _valid(file, run.layout)
@@ -262,6 +271,19 @@ def _write_beside(target: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             scratch.unlink(missing_ok=True)
         raise
+
+
+def append_text(path: Path, text: str) -> None:
+    """Add to the end of a file.
+
+    Raises:
+        OutputError: that cannot be done.
+    """
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {_reason(error)}") from error
 
 
 def require_writable(path: Path) -> None:

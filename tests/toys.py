@@ -42,6 +42,9 @@ def spin(seconds=1e9):
 
 def fail(text):
     raise AssertionError(text)
+
+def fall():
+    raise ValueError("fallen")
 """,
     _SYSTEM,
 )
@@ -72,6 +75,8 @@ class ToySession:
                 pass
         elif kind == "fail":
             _SYSTEM["fail"](argument)
+        elif kind == "fall":
+            _SYSTEM["fall"]()
         elif kind == "crash":
             os.kill(os.getpid(), signal.SIGSEGV)
         elif kind == "leave":

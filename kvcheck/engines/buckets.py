@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -29,6 +29,9 @@ State = Literal["found", "shrinking", "shrunk", "confirming", "confirmed", "lost
 class Bucket(msgspec.Struct, kw_only=True):
     """All that has one signature. ``run`` is the simplest known, ``original`` as it was found in run ``index``.
 
+    ``origin``: where a run comes from that an earlier campaign has found; its index is None. ``known``: it is expected,
+    and no failure of this campaign.
+
     State "lost": its run does not show it again; ``lost`` is how often that was so. Another run may, if it is not tried
     too often.
     """
@@ -37,9 +40,11 @@ class Bucket(msgspec.Struct, kw_only=True):
     violation: Violation
     run: Run
     original: Run
-    index: int
+    index: int | None
     found_after: float
     file: Path
+    origin: str = ""
+    known: bool = False
     times: int = 1
     lost: int = 0
     state: State = "found"
@@ -51,25 +56,34 @@ class Buckets:
     """The buckets of one campaign, each kept on disk from the moment that it is found; several threads find.
 
     ``wanted``: whether a violation is worth the work of shrinking and replaying, and is what the campaign is about.
+    ``known``: signatures of violations that are no failure.
     """
 
-    def __init__(self, findings: Findings, wanted: Callable[[Violation], bool] | None = None) -> None:
+    def __init__(
+        self,
+        findings: Findings,
+        wanted: Callable[[Violation], bool] | None = None,
+        known: frozenset[str] = frozenset(),
+    ) -> None:
         self.full = False
         self._wanted = wanted
         self._findings = findings
+        self._known = known
         self._began = time.monotonic()
         self._lock = threading.Lock()
         self._by_signature: dict[str, Bucket] = {}
 
-    def sort(self, violation: Violation, run: Run, index: int) -> None:
-        """Put a violation where it belongs; until its bucket is worked on, the simplest run stands for it."""
+    def sort(self, violation: Violation, run: Run, index: int | None, **more: Any) -> None:
+        """Put a violation where it belongs; until its bucket is worked on, the simplest run stands for it. ``more``:
+        what else is known of a new bucket."""
         with self._lock:
             bucket = self._by_signature.get(violation.signature)
             if bucket is not None:
-                self._again(bucket, violation, run, index)
+                self._again(bucket, violation, run, index, more.get("origin", ""))
             elif len(self._by_signature) >= MOST_BUCKETS and not (self._wanted and self._wanted(violation)):
                 self.full = True
             else:
+                traces = (more["trace"],) if more.get("trace") else ()
                 self._by_signature[violation.signature] = Bucket(
                     signature=violation.signature,
                     violation=violation,
@@ -77,25 +91,28 @@ class Buckets:
                     original=run,
                     index=index,
                     found_after=time.monotonic() - self._began,
-                    file=self._findings.save(violation.signature, run),
+                    file=self._findings.save(violation.signature, run, traces),
+                    known=violation.signature in self._known,
+                    **more,
                 )
 
-    def _again(self, bucket: Bucket, violation: Violation, run: Run, index: int) -> None:
+    def _again(self, bucket: Bucket, violation: Violation, run: Run, index: int | None, origin: str) -> None:
         bucket.times += 1
         again = bucket.state == "lost" and bucket.lost < MOST_LOST
         if again or (bucket.state == "found" and complexity(run) < complexity(bucket.run)):
             bucket.state, bucket.needs, bucket.trace = "found", (), None
             bucket.run = bucket.original = run
-            bucket.violation, bucket.index = violation, index
+            bucket.violation, bucket.index, bucket.origin = violation, index, origin
             self._findings.save(violation.signature, run)
 
     def take(self, state: State, working: State) -> Bucket | None:
-        """The worst bucket in a state, which becomes another one, so that only one thread works on it."""
+        """The worst bucket in a state, which becomes another one, so that only one thread works on it. What is known
+        comes last."""
         with self._lock:
             there = [b for b in self._by_signature.values() if b.state == state and self._matters(b)]
             if not there:
                 return None
-            worst = min(there, key=lambda bucket: _RANK.get(bucket.violation.severity, len(_RANK)))
+            worst = min(there, key=lambda bucket: (bucket.known, _rank(bucket)))
             worst.state = working
             return worst
 
@@ -105,14 +122,19 @@ class Buckets:
             return sum(b.state == "found" and self._matters(b) for b in self._by_signature.values())
 
     def all(self) -> tuple[Bucket, ...]:
-        """Those that are to be reported, worst first."""
+        """Those that are to be reported, worst first, and what is known after the others."""
         with self._lock:
             there = [bucket for bucket in self._by_signature.values() if bucket.state != "lost"]
-        return tuple(sorted(there, key=lambda b: (_RANK.get(b.violation.severity, len(_RANK)), b.found_after)))
+        return tuple(sorted(there, key=lambda bucket: (bucket.known, _rank(bucket), bucket.found_after)))
 
     def any(self) -> bool:
-        """Whether there is what is wanted. Takes no lock: signal handlers ask too, which must not wait for one."""
-        return any(b.state != "lost" and self._matters(b) for b in list(self._by_signature.values()))
+        """Whether there is a failure that is wanted. Takes no lock: signal handlers ask too, which must not wait."""
+        there = list(self._by_signature.values())
+        return any(b.state != "lost" and not b.known and self._matters(b) for b in there)
 
     def _matters(self, bucket: Bucket) -> bool:
         return self._wanted is None or self._wanted(bucket.violation)
+
+
+def _rank(bucket: Bucket) -> int:
+    return _RANK.get(bucket.violation.severity, len(_RANK))

@@ -13,8 +13,10 @@ import msgspec
 from kvcheck.engines.buckets import MOST_BUCKETS, Bucket, Buckets
 from kvcheck.engines.clock import Clock
 from kvcheck.engines.crash import Crash
+from kvcheck.engines.earlier import Earlier, Replayed
 from kvcheck.engines.findings import Findings
-from kvcheck.engines.seeds import seed_of_run
+from kvcheck.engines.replaying import Replays
+from kvcheck.engines.seeds import index_in_shard, seed_of_run
 from kvcheck.engines.tally import Tally, Undetermined
 from kvcheck.engines.watched import HANG, Stopped, Watched, code_and_message
 from kvcheck.engines.workers import Limits, WorkerDied, WorkerHung
@@ -34,8 +36,9 @@ Task = Callable[[Watched], None]
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a campaign is to do. ``layout``: None is random ones. ``seconds``, ``runs``, ``actions``: None is no
-    limit. ``wanted``: the one thing that is looked for; all else that is found is kept as it is. ``topics``: what the
-    searcher is directed by."""
+    limit. ``shard``: which part of the runs, from 1, and of how many. ``earlier``: what is replayed first; ``unread``:
+    why some of that could not be read. ``known``: signatures of violations that are no failure. ``wanted``: the one
+    thing that is looked for; all else that is found is kept as it is. ``topics``: what the searcher is directed by."""
 
     spec: str
     seed: int
@@ -46,6 +49,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     runs: int | None = None
     actions: int | None = None
     jobs: int = 1
+    shard: tuple[int, int] = (1, 1)
+    earlier: tuple[Earlier, ...] = ()
+    unread: tuple[str, ...] = ()
+    known: frozenset[str] = frozenset()
     limits: Limits = Limits()
     loader: str = "kvcheck.targets.loading:load_target"
     searcher: str = "kvcheck.engines.worker_child:search"
@@ -81,6 +88,17 @@ class CampaignResult(msgspec.Struct, frozen=True, kw_only=True):
     undetermined: tuple[Undetermined, ...]
     witnesses: dict[str, int]
     actions_by_kind: dict[str, int]
+    earlier: tuple[Replayed, ...] = ()
+
+    @property
+    def failures(self) -> tuple[Bucket, ...]:
+        """What was found and is not known."""
+        return tuple(bucket for bucket in self.buckets if not bucket.known)
+
+    @property
+    def known(self) -> tuple[Bucket, ...]:
+        """What was found and is known."""
+        return tuple(bucket for bucket in self.buckets if bucket.known)
 
 
 class Campaign:
@@ -91,8 +109,9 @@ class Campaign:
         self.plan = plan
         self.interrupted = False
         self._findings = Findings(plan.out, plan.spec)
-        self._buckets = Buckets(self._findings, plan.wanted.is_shown_by if plan.wanted else None)
+        self._buckets = Buckets(self._findings, plan.wanted.is_shown_by if plan.wanted else None, plan.known)
         self._tally = Tally()
+        self._earlier = Replays(plan.earlier, self._buckets, self._tally)
         self._clock = Clock(plan.seconds)
         self._tasks = threading.Condition()
         self._next_index = 0
@@ -139,7 +158,7 @@ class Campaign:
 
     @property
     def found_something(self) -> bool:
-        """Whether there is a violation to report."""
+        """Whether there is a violation to report that is not known."""
         return self._buckets.any()
 
     def progress(self) -> Progress:
@@ -216,7 +235,10 @@ class Campaign:
                 self._tasks.notify_all()
 
     def _choose_task(self) -> Task | None:
-        """Replaying comes before shrinking, and shrinking before searching, as far as it may."""
+        """Earlier failures come first. Replaying comes before shrinking, and shrinking before searching, as far as it
+        may."""
+        if not self._clock.earlier_is_over and (number := self._earlier.take()) is not None:
+            return lambda watched: self._earlier.replay(watched, number)
         if (shrunk := self._buckets.take("shrunk", "confirming")) is not None:
             return lambda watched: self._confirm(watched, shrunk)
         may_search = self._may_search()
@@ -226,7 +248,8 @@ class Campaign:
                 self._shrinking += 1
                 return lambda watched: self._shrink(watched, found, seconds)
         if may_search:
-            index, self._next_index = self._next_index, self._next_index + 1
+            index = index_in_shard(self.plan.shard, self._next_index)
+            self._next_index += 1
             return lambda watched: self._search(watched, index)
         return None
 
@@ -301,9 +324,9 @@ class Campaign:
                 self._note_run("disagrees-with-itself", f"{bucket.signature}: two replays differ", run, bucket.index)
         return traces
 
-    def _note_run(self, code: str, message: str, run: Run, index: int) -> None:
+    def _note_run(self, code: str, message: str, run: Run, index: int | None) -> None:
         if self._tally.note(code, message) and run.actions:
-            self._findings.save_undetermined(f"{code}-run-{index}", run)
+            self._findings.save_undetermined(f"{code}-run-{'earlier' if index is None else index}", run)
 
     # ---- the end ---------------------------------------------------------------------------------------------------
 
@@ -313,7 +336,7 @@ class Campaign:
         return CampaignResult(
             plan=self.plan,
             info=self._info or TargetInfo(spec=self.plan.spec),
-            verdict="violated" if buckets else "undetermined" if undetermined else "passed",
+            verdict=_verdict(buckets, undetermined),
             runs=self._tally.runs,
             actions=self._tally.actions,
             skipped=self._tally.skipped,
@@ -323,6 +346,7 @@ class Campaign:
             undetermined=undetermined,
             witnesses=self._tally.witnesses,
             actions_by_kind=self._tally.actions_by_kind,
+            earlier=self._earlier.results(),
         )
 
     def _note_the_rest(self) -> None:
@@ -337,9 +361,18 @@ class Campaign:
             tally.note("cannot-write", self._findings.error)
         if self._buckets.full:
             tally.note("too-many-violations", f"of more than {MOST_BUCKETS} different ones the rest is not kept")
+        for complaint in self.plan.unread:
+            tally.note("earlier-unread", complaint)
+        self._earlier.note_the_rest()
         if not tally.actions and not tally.undetermined:
             tally.note("no-runs", "no run was made")
         tally.note_unreached()
+
+
+def _verdict(buckets: tuple[Bucket, ...], undetermined: tuple[Undetermined, ...]) -> Verdict:
+    if any(not bucket.known for bucket in buckets):
+        return "violated"
+    return "undetermined" if undetermined else "passed"
 
 
 def _join(threads: list[threading.Thread], seconds: float) -> None:

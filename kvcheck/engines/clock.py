@@ -7,6 +7,8 @@ import time
 LEAST_SECONDS_AFTER = 10.0
 MOST_SECONDS_AFTER = 60.0
 """What shrinking and replaying get after the search: half of its time, within these bounds."""
+EARLIER_SHARE = 0.25
+"""Which part of the search's time the failures of earlier campaigns may take."""
 
 
 class Clock:
@@ -26,6 +28,13 @@ class Clock:
     def elapsed(self) -> float:
         """Seconds since the campaign began."""
         return time.monotonic() - self._began
+
+    @property
+    def earlier_is_over(self) -> bool:
+        """Whether no earlier failure is to be replayed any more."""
+        if self._seconds is None or self._search_end is None:
+            return self.search_is_over
+        return time.monotonic() >= self._search_end - (1 - EARLIER_SHARE) * self._seconds
 
     @property
     def search_is_over(self) -> bool:

@@ -89,8 +89,10 @@ class Heart(threading.Thread):
     def _stall(self, common: Frames) -> Stall:
         names = tuple(frame.f_code.co_name for frame in common)
         theirs = [frame for frame in common if _module_of(frame).partition(".")[0] == "vllm"]
-        function, module = (theirs[-1].f_code.co_name, _module_of(theirs[-1])) if theirs else ("", "")
-        return Stall(function, module, names[-8:], self._pulse.run())
+        if not theirs:
+            return Stall(stack=names[-8:], run=self._pulse.run())
+        code = theirs[-1].f_code
+        return Stall(code.co_name, _module_of(theirs[-1]), names[-8:], self._pulse.run(), code.co_firstlineno)
 
 
 def frames_of(frame: FrameType | None) -> Frames:

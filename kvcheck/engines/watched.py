@@ -18,6 +18,8 @@ from kvcheck.engines.worker_protocol import (
     Broken,
     Judge,
     Judged,
+    Locate,
+    Located,
     Request,
     Search,
     Searched,
@@ -31,6 +33,7 @@ from kvcheck.model.actions import Run
 from kvcheck.model.layout import Layout
 from kvcheck.model.observation import TargetInfo
 from kvcheck.targets.errors import TargetError
+from kvcheck.targets.places import Place, place_of_function
 
 HANG = "system.hang"
 _SHRINKING_STALL_SECONDS = 2.0
@@ -125,6 +128,17 @@ class Watched:
             self.renew()
             return best
         return answer if isinstance(answer, Shrunk) else best
+
+    def locate(self, run: Run, signature: str) -> Place | None:
+        """Where in the server a violation comes from; None if it cannot be told."""
+        try:
+            answer = self._ask(Locate(run, signature))
+        except WorkerHung as hung:
+            stall = hung.stall
+            return place_of_function(stall.module, stall.function, stall.line) if stall.function else None
+        except WorkerDied:
+            return None
+        return answer.place if isinstance(answer, Located) else None
 
     def renew(self) -> None:
         """Go on with a new worker."""

@@ -20,6 +20,7 @@ import msgspec
 
 from kvcheck.engines.execution import Execution
 from kvcheck.engines.judging import judge_run, shows
+from kvcheck.engines.locating import located
 from kvcheck.engines.pulse import Heart, Pulse
 from kvcheck.engines.random_layouts import Features
 from kvcheck.engines.search import MANAGER_FEATURES, SearchResult, search_one
@@ -30,6 +31,8 @@ from kvcheck.engines.worker_protocol import (
     Hello,
     Judge,
     Judged,
+    Locate,
+    Located,
     Ready,
     Refused,
     Reply,
@@ -95,6 +98,8 @@ class Child:
                     return Judged(judge_run(target, request.run, request.record))
                 case Shrink():
                     return self._shrunk(target, request)
+                case Locate():
+                    return Located(located(target, request.run, request.signature))
         except Exception as error:  # noqa: BLE001  told as what it is: kvcheck's own mistake
             where = traceback.extract_tb(error.__traceback__)[-1]
             told = f"{type(error).__name__}: {one_line(error)} ({Path(where.filename).name}:{where.lineno})"

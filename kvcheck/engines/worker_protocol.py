@@ -12,6 +12,7 @@ from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Run
 from kvcheck.model.layout import Layout
 from kvcheck.model.observation import TargetInfo
+from kvcheck.targets.places import Place
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -56,7 +57,14 @@ class Shrink(Message, frozen=True):
     seconds: float
 
 
-Request: TypeAlias = Hello | Search | Judge | Shrink
+class Locate(Message, frozen=True):
+    """Find out where in the server a violation comes from."""
+
+    run: Run
+    signature: str
+
+
+Request: TypeAlias = Hello | Search | Judge | Shrink | Locate
 
 
 # ---- from the worker ---------------------------------------------------------------------------------------------
@@ -77,12 +85,14 @@ class Refused(Message, frozen=True):
 
 class Stall(msgspec.Struct, frozen=True, omit_defaults=True):
     """No action has ended for a while. ``run`` ends with the action that hangs; ``function`` and ``module`` are those
-    of the system under test that all looks at the stack had in common, empty if it was elsewhere."""
+    of the system under test that all looks at the stack had in common, empty if it was elsewhere; ``line``: where the
+    function begins."""
 
     function: str = ""
     module: str = ""
     stack: tuple[str, ...] = ()
     run: Run | None = None
+    line: int = 0
 
 
 class Beat(Message, frozen=True):
@@ -120,6 +130,12 @@ class Shrunk(Message, frozen=True):
     needs: tuple[str, ...] = ()
 
 
+class Located(Message, frozen=True):
+    """Answer to that. ``place``: None if it cannot be told."""
+
+    place: Place | None = None
+
+
 class Broken(Message, frozen=True):
     """The request ended with an exception that is not the system's. ``run``: what had happened until then."""
 
@@ -127,7 +143,7 @@ class Broken(Message, frozen=True):
     run: Run | None = None
 
 
-Answer: TypeAlias = Searched | Judged | Shrunk | Broken
+Answer: TypeAlias = Searched | Judged | Shrunk | Located | Broken
 Reply: TypeAlias = Ready | Refused | Beat | Better | Answer
 
 encode = msgspec.msgpack.Encoder().encode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,13 @@ def replay_command(path: Path, spec: str) -> str:
 def how_to_reproduce(path: Path, spec: str) -> str:
     """That command, if the run is there."""
     return replay_command(path, spec) if path.is_file() else "its run could not be written"
+
+
+def account_text(account: Account) -> str:
+    """The account as plain text."""
+    text = io.StringIO()
+    show_account(Screen(text, no_color=True), account, 1)
+    return text.getvalue().lstrip()
 
 
 def show_account(screen: Screen, account: Account, number: int) -> None:

@@ -17,6 +17,7 @@ from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Run
 from kvcheck.model.observation import TargetInfo
 from kvcheck.report.account import replay_command
+from kvcheck.report.known import earlier_entries
 
 
 class Core(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,8 +43,8 @@ class Core(msgspec.Struct, frozen=True, kw_only=True):
         return {**msgspec.structs.asdict(self), **more}
 
 
-def campaign_report(result: CampaignResult) -> dict[str, Any]:
-    """The report of a campaign."""
+def campaign_report(result: CampaignResult, baseline: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The report of a campaign. ``baseline``: what it says of known failures, if there are any."""
     plan = result.plan
     return Core(
         verdict=result.verdict,
@@ -61,8 +62,11 @@ def campaign_report(result: CampaignResult) -> dict[str, Any]:
     ).report(
         skipped=result.skipped,
         jobs=plan.jobs,
+        shard="/".join(map(str, plan.shard)),
         layout=None if plan.layout is None else versioned(plan.layout),
         out=str(plan.out),
+        earlier=earlier_entries(result.earlier),
+        baseline=baseline,
     )
 
 
@@ -99,6 +103,8 @@ def undetermined(items: Iterable[Undetermined]) -> list[dict[str, Any]]:
 def _bucket(bucket: Bucket, spec: str) -> dict[str, Any]:
     return {
         **violation_entry(bucket.violation, bucket.run, bucket.file, spec, bucket.needs, bucket.times),
+        "known": bucket.known,
+        "origin": bucket.origin,
         "found_after": round(bucket.found_after, 3),
         "found_in_run": bucket.index,
         "confirmed": bucket.state == "confirmed",

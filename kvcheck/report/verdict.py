@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from kvcheck.engines.buckets import Bucket
 from kvcheck.engines.campaign import CampaignResult
@@ -16,14 +15,11 @@ from kvcheck.targets.reference.target import MODEL, is_model
 MOST_UNDETERMINED = 20
 
 
-def accounts_of(result: CampaignResult) -> list[tuple[Path, Account]]:
-    """An account of each bucket with its run file, worst first."""
-    return [(bucket.file, account_of(bucket, result.plan.spec)) for bucket in result.buckets]
-
-
 def account_of(bucket: Bucket, spec: str) -> Account:
-    """The account of one bucket."""
+    """All that is known of a bucket."""
     remark = f"{bucket.times} times, first after {bucket.found_after:.1f} s"
+    if bucket.origin:
+        remark += f", from {bucket.origin}"
     if bucket.state != "confirmed":
         remark += ", no time to shrink and replay it"
     return Account(
@@ -51,7 +47,9 @@ def show_verdict(screen: Screen, result: CampaignResult) -> None:
 
 def bound_text(result: CampaignResult) -> str:
     """How much a campaign looked at."""
-    bound = f"{result.runs} runs, {result.actions} actions, seed {result.plan.seed}, {result.seconds:.0f} s"
+    which, shards = result.plan.shard
+    shard = f" shard {which} of {shards}" if shards > 1 else ""
+    bound = f"{result.runs} runs, {result.actions} actions, seed {result.plan.seed}{shard}, {result.seconds:.0f} s"
     return bound + ", interrupted" if result.interrupted else bound
 
 
@@ -76,12 +74,16 @@ def about_model(spec: str) -> str:
 
 def meaning_text(result: CampaignResult) -> str:
     """What a campaign's verdict means."""
+    new, known = ("new ", f", and {len(result.known)} known") if result.known else ("", "")
     if result.verdict == "violated":
-        return _violations(len(result.buckets))
+        return _violations(len(result.failures)) + known
     if result.verdict == "undetermined":
-        return "no violation was found, but not everything was looked at"
+        return f"no {new}violation was found{known}, but not everything was looked at"
     reached = sum(1 for count in result.witnesses.values() if count)
-    return f"no violation in these runs, which came to all {reached} situations that the layouts allow; no proof"
+    return (
+        f"no {new}violation in these runs{known}, which came to all {reached} situations that the layouts allow; "
+        "no proof"
+    )
 
 
 def _violations(count: int) -> str:

@@ -24,21 +24,21 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, RecordedFailure):
         return error.failure
     frames = [pair for pair in traceback.walk_tb(error.__traceback__) if _package(pair[0]) in ("vllm", "kvcheck")]
-    theirs = [pair for pair in frames if _is_server(pair[0])]
+    theirs = [pair for pair in frames if is_server(pair[0])]
     if not theirs or frames[-1] is not theirs[-1] or type(error).__name__ == "StandInUsed":
         raise HarnessError(f"{type(error).__name__}: {error}") from error
     last, line = theirs[-1]
     return Failure(
         type=type(error).__name__,
         function=error.kind if isinstance(error, ServerError) else last.f_code.co_name,
-        file=_tail(last.f_code.co_filename),
+        file=package_path(last.f_code.co_filename),
         line=line,
         message=str(error).splitlines()[0][:300] if str(error) else "",
         stack=tuple(frame.f_code.co_name for frame, _ in theirs[-8:]),
     )
 
 
-def _is_server(frame: FrameType) -> bool:
+def is_server(frame: FrameType) -> bool:
     """Whether a frame is the system under test: a release, or the reference model (its shadow worker is ours)."""
     module = str(frame.f_globals.get("__name__", ""))
     return _package(frame) == "vllm" or (module.startswith("kvcheck.model.") and module not in _WORKER)
@@ -52,8 +52,8 @@ def _package(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
-def _tail(path: str) -> str:
-    """The path from the package on."""
+def package_path(path: str) -> str:
+    """A file's path from its package on."""
     parts = PurePath(path).parts
     package = next((name for name in ("vllm", "model") if name in parts), None)
     if package is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import functools
 import json
 import os
 import pty
@@ -18,13 +17,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from toys import LAYOUT, LOADER, SEARCHER, arrival, run_of
+from toys import LAYOUT, arrival, run_of
 
-from kvcheck.cli.commands import fuzz, replay, shrink
+from kvcheck.cli.commands import fuzz
 from kvcheck.cli.main import run
-from kvcheck.engines.campaign import Plan
-from kvcheck.engines.watched import Watched
-from kvcheck.engines.workers import Limits
 from kvcheck.files import read_run, run_text, write_json, write_run, write_trace, write_whole
 from kvcheck.model.actions import Schedule
 from kvcheck.model.layout import Group
@@ -36,26 +32,6 @@ CORE = ["version", "kvcheck", "verdict", "target", "target_resolved", "seed", "r
 TWO_GROUPS = msgspec.structs.replace(LAYOUT, groups=(*LAYOUT.groups, Group(kind="mla", block_size=2)), num_blocks=40)
 VIOLATION = ["signature", "invariant", "severity", "message", "layout", "needs", "run", "actions", "times", "known",
              "reproduce"]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("KVCHECK_OUT", raising=False)
-
-
-@pytest.fixture
-def toys(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Let commands drive toys; called with the labels of the runs to draw."""
-    limits = Limits(stall_seconds=1.0)
-    watched = functools.partial(Watched, limits=limits, loader=LOADER, searcher=SEARCHER)
-    monkeypatch.setattr(fuzz, "Plan", functools.partial(Plan, limits=limits, loader=LOADER))
-    monkeypatch.setitem(fuzz.SEARCHERS, "scheduler", SEARCHER)
-    monkeypatch.setattr(replay, "Watched", watched)
-    monkeypatch.setattr(shrink, "Watched", watched)
-    for module in (fuzz, replay, shrink):
-        monkeypatch.setattr(module, "describe", lambda spec: TargetInfo(spec=spec, version="1"))
-    return lambda labels: monkeypatch.setenv("TOY_LABELS", labels)
 
 
 def report_of(path: str) -> Any:
@@ -121,7 +97,7 @@ def test_a_full_disk(toys: Any, capsys: pytest.CaptureFixture[str], monkeypatch:
     assert captured.err == "kvcheck: cannot write f.json: the disk is full\n"
     assert re.search(r"^undetermined: cannot-write: .*the disk is full$", captured.out, re.MULTILINE)
     toys("-")
-    assert run(["fuzz", "--target", "toy", "--runs", "1", "--jobs", "1", "--json", "f.json"]) == 2
+    assert run(["fuzz", "--target", "toy", "--runs", "1", "--jobs", "1", "--json", "f.json", "--fresh"]) == 2
 
 
 def test_a_layout_from_a_file_that_the_target_does_not_support(toys: Any) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 
+from kvcheck.cli.ci import Ci, CiOptions, ci_options, shard_of
 from kvcheck.cli.interrupt import interruptible
 from kvcheck.cli.options import (
     RANDOM,
@@ -22,20 +22,22 @@ from kvcheck.cli.options import (
     target_option,
 )
 from kvcheck.cli.status import PASSED, UNDETERMINED
+from kvcheck.engines.buckets import Bucket
 from kvcheck.engines.campaign import Campaign, CampaignResult, Plan, Progress
 from kvcheck.engines.findings import ACCOUNT_FILE, campaign_folder
 from kvcheck.engines.recording import recordings
 from kvcheck.engines.seeds import fresh_seed
 from kvcheck.files import InputError, OutputError, one_line, require_writable, write_whole
+from kvcheck.model.actions import Level
 from kvcheck.model.observation import TargetInfo
-from kvcheck.report.account import Account, show_account
+from kvcheck.report.account import account_text, show_account
 from kvcheck.report.campaign_json import campaign_report
 from kvcheck.report.console import ProgressView, Screen
 from kvcheck.report.history import History
 from kvcheck.report.info import info_text
 from kvcheck.report.pages.campaign import write_campaign_pages
 from kvcheck.report.pages.render import require_extra
-from kvcheck.report.verdict import accounts_of, show_verdict
+from kvcheck.report.verdict import account_of, show_verdict
 from kvcheck.targets.loading import DEFAULT_TARGET, describe
 from kvcheck.targets.reference.target import is_model
 from kvcheck.targets.vllm.manager_session import refusal
@@ -60,6 +62,7 @@ SEARCHERS = {
 @click.option("--runs", type=click.IntRange(min=1), help="Stop after so many runs.")
 @click.option("--actions", type=click.IntRange(min=1), help="Stop after so many actions.")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the campaign.  [default: a random one, printed]")
+@click.option("--shard", metavar="I/N", callback=shard_of, help="Make the I-th of N parts of the campaign's runs.")
 @click.option("--jobs", type=click.IntRange(1, 1024), help="Worker processes.  [default: as many as there are cores]")
 @click.option(
     "--level",
@@ -76,6 +79,7 @@ SEARCHERS = {
     type=click.Path(path_type=Path),
     help="Write a page of the campaign, and beside it pages of the runs that it found.",
 )
+@ci_options
 @json_option
 @color_option
 def command(
@@ -85,18 +89,24 @@ def command(
     runs: int | None,
     actions: int | None,
     seed: int | None,
+    shard: tuple[int, int],
     jobs: int | None,
-    level: str,
+    level: Level,
     out: str | None,
     html_file: Path | None,
+    ci: CiOptions,
     json_file: str | None,
     no_color: bool,
 ) -> int:
-    """Drive a target with random runs, and shrink what breaks an invariant."""
+    """Drive a target with random runs, and shrink what breaks an invariant.
+
+    What earlier campaigns like this one have found is replayed first, for a quarter of the time at most.
+    """
     screen = screen_for(json_file, no_color)
     if html_file is not None:
         require_extra()
         require_writable(html_file)
+    job = Ci(ci, out_folder(out))
     info = describe(target)
     chosen = layout_of(layout, info.version)
     if level == "manager" and is_model(target):
@@ -105,6 +115,7 @@ def command(
         raise InputError(f"{layout}: {why}")
     seed = fresh_seed() if seed is None else seed
     kind = [text for text, plain in ((layout, RANDOM), (level, "scheduler")) if text != plain]
+    kind += [f"shard {shard[0]} of {shard[1]}"] if shard[1] > 1 else []
     folder = campaign_folder(out_folder(out), target, seed, *kind)
     require_writable(folder / "run.json")
     plan = Plan(
@@ -117,14 +128,21 @@ def command(
         runs=runs,
         actions=actions,
         jobs=jobs or cores(),
+        shard=shard,
         searcher=SEARCHERS[level],
     )
+    plan = job.prepared(plan, layout, level)
     show_header(screen, plan, info, layout)
     history = History()
     result = work(screen, plan, history)
-    show(screen, result)
-    status = finish(json_file, campaign_report(result), result.verdict)
-    return status if html_file is None else finish_pages(html_file, result, history, status)
+    show_accounts(screen, result)
+    baseline = job.concluded(screen, result)
+    show_verdict(screen, result)
+    written = job.write(result)
+    status = finish(json_file, campaign_report(result, baseline), result.verdict)
+    if html_file is not None:
+        written &= wrote_pages(html_file, result, history)
+    return UNDETERMINED if status == PASSED and not written else status
 
 
 def show_header(screen: Screen, plan: Plan, info: TargetInfo, layout: str) -> None:
@@ -133,7 +151,10 @@ def show_header(screen: Screen, plan: Plan, info: TargetInfo, layout: str) -> No
     limits = [f"{plan.seconds:g} s"] if plan.seconds is not None else []
     limits += [f"{count} {what}" for count, what in ((plan.runs, "runs"), (plan.actions, "actions")) if count]
     screen.line(f"layout   {layout}")
-    screen.line(f"seed     {plan.seed}, at most {' or '.join(limits)}, {plan.jobs} workers")
+    shard = f", shard {plan.shard[0]} of {plan.shard[1]}" if plan.shard[1] > 1 else ""
+    screen.line(f"seed     {plan.seed}{shard}, at most {' or '.join(limits)}, {plan.jobs} workers")
+    if plan.earlier:
+        screen.line(f"earlier  {len(plan.earlier)} failures, replayed first")
 
 
 def work(screen: Screen, plan: Plan, *watchers: Callable[[Progress], None]) -> CampaignResult:
@@ -149,35 +170,31 @@ def work(screen: Screen, plan: Plan, *watchers: Callable[[Progress], None]) -> C
         return campaign.run(tell)
 
 
-def show(screen: Screen, result: CampaignResult) -> None:
-    """The accounts and the verdict."""
-    accounts = accounts_of(result)
-    for number, (file, account) in enumerate(accounts, 1):
+def show_accounts(screen: Screen, result: CampaignResult) -> None:
+    """The accounts of all failures, the worst in full; each is kept beside its run, and those of known ones too."""
+    for bucket in result.buckets:
+        keep_account(bucket, result.plan.spec)
+    for number, bucket in enumerate(result.failures, 1):
+        account = account_of(bucket, result.plan.spec)
         if number <= MOST_ACCOUNTS:
             show_account(screen, account, number)
         else:
-            remark = f"{account.violation.signature} ({account.remark})"
-            screen.line(f"[{number}] {remark}: {account.reproduce}")
-        keep_account(file, account)
-    show_verdict(screen, result)
+            screen.line(f"[{number}] {bucket.signature} ({account.remark}): {account.reproduce}")
 
 
-def finish_pages(file: Path, result: CampaignResult, history: History, status: int) -> int:
-    """Write the pages, and give the exit status. Pages that cannot be written, or that nobody waits for, make no
-    violation undone."""
+def wrote_pages(file: Path, result: CampaignResult, history: History) -> bool:
+    """Write the pages; whether that could be done and was waited for."""
     try:
         write_campaign_pages(file, result, history.whole(), recordings(result))
     except (OutputError, KeyboardInterrupt) as error:
         click.echo(f"kvcheck: {one_line(error) if isinstance(error, OutputError) else 'interrupted'}", err=True)
-        return UNDETERMINED if status == PASSED else status
-    return status
+        return False
+    return True
 
 
-def keep_account(run_file: Path, account: Account) -> None:
+def keep_account(bucket: Bucket, spec: str) -> None:
     """The account as text, beside the run."""
-    text = io.StringIO()
-    show_account(Screen(text, no_color=True), account, 1)
     try:
-        write_whole(run_file.with_name(ACCOUNT_FILE), text.getvalue().lstrip().encode())
+        write_whole(bucket.file.with_name(ACCOUNT_FILE), account_text(account_of(bucket, spec)).encode())
     except OutputError:
         return  # the campaign has told already that nothing can be written here

@@ -30,7 +30,6 @@ from kvcheck.model.layout import Layout
 from kvcheck.report.describe import layout_lines
 from kvcheck.report.info import info_text
 from kvcheck.report.reproduction import Reproduction, reproduction_report, show_reproduction
-from kvcheck.report.verdict import account_of
 from kvcheck.targets.loading import describe, is_driven
 from kvcheck.targets.vllm.release import KNOWN_RELEASES
 
@@ -111,7 +110,7 @@ def command(
         screen.line(remark, "yellow")
     reproduction = Reproduction(crash=wanted, result=work(screen, plan), remarks=remarks)
     for bucket in reproduction.found:
-        keep_account(bucket.file, account_of(bucket, target))
+        keep_account(bucket, target)
     show_reproduction(screen, reproduction)
     return finish(json_file, reproduction_report(reproduction), reproduction.verdict)
 

@@ -30,6 +30,7 @@ from kvcheck.model.scheduler import Scheduler
 from kvcheck.model.script import Script, ScriptState
 from kvcheck.model.state import State, restore, snapshot
 from kvcheck.targets.base import StepOutput
+from kvcheck.targets.places import PlacedLog
 from kvcheck.targets.reference.recorder import Recorder
 
 Keys = tuple[tuple[int, int, int, int], ...]
@@ -168,6 +169,11 @@ class ReferenceSession:
         self._recorder.keys_changed = True
 
     # ---- observation ---------------------------------------------------------------------------------------------
+
+    def place_events(self) -> PlacedLog:
+        """From now on, note of each event where in the server it comes from."""
+        self._recorder.log = log = PlacedLog(self._recorder.log)
+        return log
 
     def take_log(self) -> tuple[Event, ...]:
         """Events since the last call."""

@@ -10,6 +10,7 @@ from typing import Any
 from kvcheck.model.actions import Arrive
 from kvcheck.model.layout import Layout
 from kvcheck.model.observation import CacheView, Event, RequestView, Tables
+from kvcheck.targets.places import PlacedLog
 from kvcheck.targets.vllm.api import Api
 from kvcheck.targets.vllm.names import GROUP_BYTES, KeyNames
 from kvcheck.targets.vllm.recorder import Recorder
@@ -89,6 +90,11 @@ class CacheSession(ABC):
         if blocks:
             self._manager.evict_blocks(blocks)
         return bool(blocks)
+
+    def place_events(self) -> PlacedLog:
+        """From now on, note of each event where in the server it comes from."""
+        self._recorder.log = log = PlacedLog(self._recorder.log)
+        return log
 
     def take_log(self) -> tuple[Event, ...]:
         """Events since the last call."""

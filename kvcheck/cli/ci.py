@@ -1,0 +1,243 @@
+"""What a fuzz job in CI needs around a campaign: the failures of earlier jobs, known failures, reports for its tools.
+
+The options are one object, so that the command reads as what it does.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from kvcheck.cli.options import RANDOM
+from kvcheck.engines.baseline import (
+    Baseline,
+    Standing,
+    excused,
+    read_baseline,
+    standings,
+    today,
+    updated,
+    write_baseline,
+)
+from kvcheck.engines.campaign import CampaignResult, Plan
+from kvcheck.engines.database import FORMS, Database, open_database
+from kvcheck.engines.earlier import Earlier, counterexamples_in, family, in_order, remember, stored_in
+from kvcheck.engines.watched import Watched
+from kvcheck.files import InputError, OutputError, append_text, one_line, require_writable, write_json, write_whole
+from kvcheck.model.actions import Level
+from kvcheck.report.console import Screen
+from kvcheck.report.known import baseline_entry, show_earlier, show_known
+from kvcheck.report.sarif import sarif_report
+from kvcheck.report.summary import summary_report
+from kvcheck.targets.errors import TargetError
+from kvcheck.targets.places import Place
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+COUNTEREXAMPLES = Path("counterexamples")
+DATABASE = "database"
+"""Where failures are kept, below the folder for what is found."""
+STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+
+
+class CiOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What these options say."""
+
+    database: tuple[str, ...]
+    counterexamples: tuple[Path, ...]
+    fresh: bool
+    baseline: Path | None
+    update_baseline: bool
+    junit: Path | None
+    sarif: Path | None
+    summary: Path | None
+
+
+def _file(name: str, told: str, **more: Any) -> Callable[[Command], Command]:
+    return click.option(name, type=click.Path(path_type=Path), metavar="FILE", help=told, **more)
+
+
+_OPTIONS = (
+    click.option(
+        "--database",
+        metavar="WHERE",
+        multiple=True,
+        envvar="KVCHECK_DATABASE",
+        help=f"Where failures are kept for later campaigns, which replay them first: {FORMS}; may be given again.  "
+        "[default: the folder database below --out]",
+    ),
+    click.option(
+        "--counterexamples",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        multiple=True,
+        help=f"Counterexamples to replay first; may be given again.  [default: {COUNTEREXAMPLES}, if it is there and "
+        "the layouts are random]",
+    ),
+    click.option("--fresh", is_flag=True, help="Replay nothing first."),
+    _file("--baseline", "Known failures, which do not make the verdict violated."),
+    click.option("--update-baseline", is_flag=True, help="Write into that file what this campaign says of it."),
+    _file("--junit", "Write a report as JUnit's XML."),
+    _file("--sarif", "Write a report as SARIF, which points into the server's source."),
+    _file(
+        "--summary",
+        f"Add a report in Markdown to a file.  [default: ${STEP_SUMMARY}, if it is set]",
+        envvar=STEP_SUMMARY,
+    ),
+)
+
+
+def ci_options(command: Command) -> Command:
+    """All these options, as the argument ``ci``."""
+
+    @functools.wraps(command)
+    def wrapped(**arguments: Any) -> Any:
+        ours = {name: arguments.pop(name) for name in CiOptions.__struct_fields__}
+        return command(ci=CiOptions(**ours), **arguments)
+
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[return-value]
+
+
+class Ci:
+    """One job around one campaign.
+
+    Raises (when it is made):
+        InputError: a file cannot be read, a place is no database, or a library is missing.
+        OutputError: a report could not be written.
+    """
+
+    def __init__(self, options: CiOptions, out: Path) -> None:
+        self.options = options
+        self._check_outputs()
+        if options.update_baseline and options.baseline is None:
+            raise InputError("--update-baseline needs a --baseline")
+        self._day: date = today()
+        self._baseline = Baseline()
+        if options.baseline is not None:
+            self._baseline = read_baseline(options.baseline, may_be_missing=options.update_baseline)
+        self._database: Database = open_database(options.database, out / DATABASE)
+        self._family = ""
+        self._standings: list[Standing] = []
+
+    def _check_outputs(self) -> None:
+        options = self.options
+        for file in (options.junit, options.sarif, options.summary, options.update_baseline and options.baseline):
+            if file:
+                require_writable(file)
+        if options.junit is not None:
+            try:
+                importlib.import_module("junitparser")
+            except ImportError as error:
+                raise InputError(f"--junit needs the extra kvcheck[junit] ({one_line(error)})") from error
+
+    # ---- before the campaign -------------------------------------------------------------------------------------
+
+    def prepared(self, plan: Plan, layout: str, level: Level) -> Plan:
+        """The plan, with what is known and what is to be replayed first."""
+        self._family = family(plan.spec, layout, level)
+        earlier, unread = self._earlier(plan.spec, layout, level)
+        return msgspec.structs.replace(
+            plan, known=excused(self._baseline, self._day), earlier=in_order(earlier), unread=tuple(unread)
+        )
+
+    def _earlier(self, spec: str, layout: str, level: Level) -> tuple[list[Earlier], list[str]]:
+        if self.options.fresh:
+            return [], []
+        earlier, unread = stored_in(self._database, self._family)
+        folders = self.options.counterexamples
+        if not folders and layout == RANDOM and COUNTEREXAMPLES.is_dir():
+            folders = (COUNTEREXAMPLES,)
+        for folder in folders:
+            earlier += counterexamples_in(folder, spec, level)
+        return earlier, unread
+
+    # ---- after it ------------------------------------------------------------------------------------------------
+
+    def concluded(self, screen: Screen, result: CampaignResult) -> dict[str, Any] | None:
+        """Say what came of earlier failures and of known ones; returns the latter for the JSON report, None without a
+        baseline."""
+        shown = {bucket.signature for bucket in result.buckets}
+        clean = not result.undetermined and not self.options.fresh
+        self._standings = standings(self._baseline, shown, clean, self._day)
+        show_earlier(screen, result)
+        if self.options.baseline is None:
+            return None
+        show_known(screen, self._standings, str(self.options.baseline))
+        return baseline_entry(self._standings, str(self.options.baseline), self.options.update_baseline)
+
+    def write(self, result: CampaignResult) -> bool:
+        """Keep what was found for later campaigns, and write the reports, and the baseline if it is to be updated;
+        whether all could be written."""
+        writers = [self._keep, self._write_baseline, self._write_junit, self._write_summary, self._write_sarif]
+        written = [_written(writer, result) for writer in writers]  # each is tried, whatever became of the others
+        return all(written)
+
+    def _keep(self, result: CampaignResult) -> None:
+        if not remember(self._database, self._family, result.buckets):
+            raise OutputError(f"what was found is not kept for later campaigns: {self._database.error}")
+
+    def _write_baseline(self, result: CampaignResult) -> None:
+        if self.options.baseline is not None and self.options.update_baseline:
+            reason = (
+                f"nobody has said why yet; found by kvcheck fuzz --target {result.plan.spec} --seed {result.plan.seed}"
+            )
+            shown = [bucket.signature for bucket in result.buckets]
+            write_baseline(self.options.baseline, updated(self._standings, shown, reason, self._day))
+
+    def _write_junit(self, result: CampaignResult) -> None:
+        if self.options.junit is not None:
+            from kvcheck.report.junit import junit_report  # noqa: PLC0415  needs an extra
+
+            write_whole(self.options.junit, junit_report(result, self._standings))
+
+    def _write_summary(self, result: CampaignResult) -> None:
+        if self.options.summary is not None:
+            append_text(self.options.summary, summary_report(result, self._standings, str(self.options.baseline)))
+
+    def _write_sarif(self, result: CampaignResult) -> None:
+        if self.options.sarif is not None:
+            write_json(self.options.sarif, sarif_report(result, self._standings, places_of(result)))
+
+
+def _written(writer: Callable[[CampaignResult], None], result: CampaignResult) -> bool:
+    try:
+        writer(result)
+    except OutputError as error:
+        click.echo(f"kvcheck: {error}", err=True)
+        return False
+    return True
+
+
+def places_of(result: CampaignResult) -> dict[str, Place | None]:
+    """Where in the server each violation comes from, by signature; each is replayed for that. Those that cannot be
+    replayed any more, or for which nobody wants to wait, stay without a place."""
+    plan = result.plan
+    places: dict[str, Place | None] = {}
+    watched = Watched(plan.spec, limits=plan.limits, loader=plan.loader, expected=result.info)
+    try:
+        for bucket in result.buckets:
+            places[bucket.signature] = watched.locate(bucket.run, bucket.signature)
+    except (TargetError, KeyboardInterrupt):
+        pass
+    finally:
+        watched.close()
+    return places
+
+
+def shard_of(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[int, int]:
+    """--shard."""
+    if value is None:
+        return 1, 1
+    which, slash, of = value.partition("/")
+    if not (slash and which.isdecimal() and of.isdecimal() and 1 <= int(which) <= int(of)):
+        raise click.BadParameter(f"{value!r} is not I/N, such as 2/4")
+    return int(which), int(of)

@@ -1,0 +1,124 @@
+"""Known failures: a file of signatures, each with a reason, an issue, and the last day on which it is excused."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import UTC, date, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from kvcheck.files import VERSION, InputError, read_as, write_json
+
+CLEAN_CAMPAIGNS = 3
+"""How many campaigns a failure must stay away from to be called fixed."""
+GRACE = timedelta(days=30)
+"""How long a failure is excused that an update has put into the file, until somebody says why."""
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A known failure. ``expires``: the last day on which it is excused. ``clean_campaigns``: how many campaigns in a
+    row it has stayed away from, as far as they have updated the file."""
+
+    signature: str
+    reason: str
+    issue: str = ""
+    expires: date
+    clean_campaigns: int = 0
+
+
+class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of the file."""
+
+    version: int = VERSION
+    known: tuple[Known, ...] = ()
+
+
+class State(StrEnum):
+    """What a campaign says of a known failure.
+
+    KNOWN: it was there, and is excused. EXPIRED: it was there, and is excused no more. BACK: it was called fixed, and
+    was there. AWAY: it was not there. FIXED: it was not there, in this campaign and in enough others.
+    """
+
+    KNOWN = "known"
+    EXPIRED = "expired"
+    BACK = "back"
+    AWAY = "away"
+    FIXED = "fixed"
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A known failure after a campaign; ``clean_campaigns`` counts this one."""
+
+    entry: Known
+    state: State
+    clean_campaigns: int
+
+
+def today() -> date:
+    """The day, the same everywhere."""
+    return datetime.now(UTC).date()
+
+
+def read_baseline(file: Path, may_be_missing: bool = False) -> Baseline:
+    """The file's content; of a file that is not there, if it need not be, nothing.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    if may_be_missing and not file.exists():
+        return Baseline()
+    baseline: Baseline = read_as(file, Baseline)
+    signatures = [entry.signature for entry in baseline.known]
+    for entry in baseline.known:
+        if signatures.count(entry.signature) > 1:
+            raise InputError(f"{file}: {entry.signature} is in it twice")
+        if not entry.reason.strip():
+            raise InputError(f"{file}: {entry.signature} has no reason")
+        if entry.clean_campaigns < 0:
+            raise InputError(f"{file}: {entry.signature} has fewer than 0 clean campaigns")
+    return baseline
+
+
+def excused(baseline: Baseline, day: date) -> frozenset[str]:
+    """The signatures that are no failure on this day."""
+    return frozenset(
+        entry.signature for entry in baseline.known if day <= entry.expires and entry.clean_campaigns < CLEAN_CAMPAIGNS
+    )
+
+
+def standings(baseline: Baseline, shown: Collection[str], clean: bool, day: date) -> list[Standing]:
+    """What a campaign that has shown these signatures says of each entry. ``clean``: it says something of those that
+    it has not shown, because nothing about it was undetermined."""
+    return [_standing(entry, entry.signature in shown, clean, day) for entry in baseline.known]
+
+
+def _standing(entry: Known, shown: bool, clean: bool, day: date) -> Standing:
+    if not shown:
+        count = entry.clean_campaigns + clean
+        return Standing(entry, State.FIXED if count >= CLEAN_CAMPAIGNS else State.AWAY, count)
+    if entry.clean_campaigns >= CLEAN_CAMPAIGNS:
+        return Standing(entry, State.BACK, entry.clean_campaigns)
+    return Standing(entry, State.KNOWN if day <= entry.expires else State.EXPIRED, 0)
+
+
+def updated(known: Iterable[Standing], shown: Iterable[str], reason: str, day: date) -> Baseline:
+    """What the file should say after a campaign: the counts, and an entry for each signature that it does not have.
+
+    Nobody's words are changed: an entry that has expired, or is fixed, is for people to prolong or to take out.
+    """
+    entries = [msgspec.structs.replace(one.entry, clean_campaigns=one.clean_campaigns) for one in known]
+    there = {entry.signature for entry in entries}
+    new = [
+        Known(signature=signature, reason=reason, expires=day + GRACE)
+        for signature in dict.fromkeys(shown)
+        if signature not in there
+    ]
+    return Baseline(known=(*entries, *new))
+
+
+def write_baseline(file: Path, baseline: Baseline) -> None:
+    """Replace the file."""
+    write_json(file, baseline)
