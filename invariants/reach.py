@@ -32,14 +32,19 @@ def longest_hit(ledger: Ledger, keys: Container[Key], label: str, cap: int, abov
 
 def serves(ledger: Ledger, keys: Container[Key], label: str, group: int, length: int, cap: int) -> bool:
     """Whether this group has all that a hit of ``length`` tokens needs (R2), its EAGLE unit included."""
-    spec = ledger.layout.groups[group]
-    if spec.kind == "mamba":
+    if ledger.layout.groups[group].kind == "mamba":
         return ledger.key(group, label, length) in keys
     end = length
     if group in ledger.promises.drops:
         end += unit(ledger, group)
         if end > cap:
             return False
+    return reaches(ledger, keys, label, group, length, end, cap)
+
+
+def reaches(ledger: Ledger, keys: Container[Key], label: str, group: int, length: int, end: int, cap: int) -> bool:
+    """Whether a group of attention has what a hit of ``length`` tokens needs, and what lies behind it up to ``end``."""
+    spec = ledger.layout.groups[group]
     if spec.keeps_whole_prefix:
         return _whole_prefix(ledger, keys, label, group, end, cap)
     return _there(ledger, keys, label, group, _first_column(ledger, group, length), end, end)

@@ -8,6 +8,7 @@ the identity of its prefix, so the continuation of a prompt is the same on every
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,16 @@ def _mix(state: int, value: int) -> int:
     return mixed ^ mixed >> 32 or 1
 
 
+@lru_cache(maxsize=16)
+def _identities(tokens: tuple[int, ...], root: int) -> tuple[int, ...]:
+    """Identities of all prefixes of a prompt: model, worker and ledger each ask for those of a prompt that arrives."""
+    ids, state = [], root
+    for token in tokens:
+        state = _mix(state, token)
+        ids.append(state)
+    return tuple(ids)
+
+
 FrozenPrefixes = tuple[tuple[int, ...], tuple[int, ...], str, int]
 """Tokens, identities of their prefixes, salt, adapter."""
 
@@ -54,10 +65,9 @@ class Prefixes:
             root = _mix(root, ord(character))
         self.extra_keys = salt, adapter
         self._root = root
-        self.tokens: list[int] = []
-        self._ids: list[int] = []
+        self.tokens: list[int] = list(tokens)
+        self._ids: list[int] = list(_identities(tuple(tokens), root))
         self._array: Ids = np.zeros(0, dtype=np.int64)
-        self.extend(tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append known tokens."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -54,6 +55,7 @@ class Execution:
         self.session = session
         self.shadow = Shadow(layout, session.promises)
         self.dead = False
+        self.scheduling_seconds = 0.0
         self.count = 0
         self.view: CacheView | None = None
         self.last: Observation | None = None
@@ -141,7 +143,9 @@ class Execution:
     def _schedule(self) -> dict[str, Any]:
         if len(self.in_flight) >= self.layout.steps_in_flight:
             return {"skipped": "as many steps are in flight as the layout allows"}
+        began = time.perf_counter()
         plan = self.session.schedule()
+        self.scheduling_seconds += time.perf_counter() - began
         self.in_flight.append(plan)
         self.shadow.issued(plan)
         for load in plan.loads:

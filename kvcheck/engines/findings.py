@@ -51,6 +51,15 @@ class Findings:
                 self.error = self.error or str(error)
         return file
 
+    def save_run(self, folder: Path, run: Run) -> Path:
+        """Keep a run that breaks nothing; returns its file."""
+        with self._lock:
+            try:
+                write_run(folder / RUN_FILE, run)
+            except OutputError as error:
+                self.error = self.error or str(error)
+        return folder / RUN_FILE
+
     def save_undetermined(self, code: str, run: Run, traces: tuple[Trace, ...] = ()) -> Path:
         """Keep a run of which nothing can be said; returns its file."""
         folder = self.root / "undetermined" / folder_name(code)

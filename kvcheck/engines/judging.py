@@ -7,6 +7,7 @@ from collections import Counter
 import msgspec
 
 from kvcheck.engines.execution import Execution
+from kvcheck.engines.measures import Measures, measures_of
 from kvcheck.invariants.ledger import Ledger
 from kvcheck.invariants.moment import Moment
 from kvcheck.invariants.registry import Judge, Severity, Violation
@@ -22,7 +23,9 @@ SOFT = frozenset({Severity.LOST_REUSE, Severity.DRAFT_QUALITY, Severity.BOOKKEEP
 
 
 class RunResult(msgspec.Struct):
-    """What judging a run gave. ``undetermined`` says why nothing can be said, if so."""
+    """What judging a run gave. ``undetermined`` says why nothing can be said, if so. ``measures``: of each action, if
+    they were asked for; then ``finished`` says whether all requests have come to their end. ``scheduling_seconds``: the
+    time that scheduling passes took."""
 
     violations: tuple[Violation, ...] = ()
     witnesses: dict[str, int] = {}
@@ -32,6 +35,14 @@ class RunResult(msgspec.Struct):
     skipped: int = 0
     undetermined: str = ""
     trace: Trace | None = None
+    measures: tuple[Measures, ...] = ()
+    finished: bool = False
+    scheduling_seconds: float = 0.0
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing was broken that makes the rest of the run meaningless."""
+        return all(violation.severity in SOFT for violation in self.violations)
 
 
 class Watch:
@@ -74,16 +85,21 @@ class Watch:
             skipped=self.skipped,
             undetermined=undetermined,
             trace=trace,
+            scheduling_seconds=self.execution.scheduling_seconds,
         )
 
 
-def judge_run(target: Target, run: Run, record: bool = False) -> RunResult:
+def judge_run(target: Target, run: Run, record: bool = False, measure: bool = False) -> RunResult:
     """Run all actions, or up to the first after which the rest means nothing, and judge each moment."""
     try:
         session = target.start(run.layout, run.level)
     except UnsupportedLayout as error:
         return RunResult(undetermined=f"not supported: {error}")
     result, observations = _judge(session, run)
+    if measure:
+        view = observations[-1].view if observations else None
+        result.measures = tuple(map(measures_of, observations))
+        result.finished = view is not None and not view.requests
     if record:
         result.trace = Trace(run, target.info, session.promises, tuple(observations))
     return result

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
+from kvcheck.engines.hit_map import Measured, Question
 from kvcheck.engines.judging import RunResult
 from kvcheck.engines.search import SearchResult
 from kvcheck.engines.shrink import complexity, shrink
@@ -16,10 +17,12 @@ from kvcheck.engines.worker_protocol import (
     Answer,
     Better,
     Broken,
+    HitsMapped,
     Judge,
     Judged,
     Locate,
     Located,
+    MapHits,
     Request,
     Search,
     Searched,
@@ -103,10 +106,10 @@ class Watched:
         assert isinstance(answer, Searched)
         return _without_exhaustion(answer.result)
 
-    def judge(self, run: Run, record: bool = False) -> RunResult:
+    def judge(self, run: Run, record: bool = False, measure: bool = False) -> RunResult:
         """Judge a run; if it hangs, twice."""
         try:
-            return self._judge_once(run, record)
+            return self._judge_once(run, record, measure)
         except WorkerHung as hung:
             return self._judge_hang(run, hung.stall)
 
@@ -139,6 +142,19 @@ class Watched:
         except WorkerDied:
             return None
         return answer.place if isinstance(answer, Located) else None
+
+    def map_hits(self, layout: Layout, asked: Question) -> Measured:
+        """How long hits are on servers with this layout."""
+        try:
+            answer = self._ask(MapHits(layout, asked))
+        except WorkerHung as hung:
+            return Measured(undetermined=f"hung: no end in {hung.stall.function or 'an unknown place'}")
+        except WorkerDied as death:
+            return Measured(undetermined=f"worker-died: {death}")
+        if isinstance(answer, Broken):
+            return Measured(undetermined=f"harness-error: {answer.message}")
+        assert isinstance(answer, HitsMapped)
+        return answer.measured
 
     def renew(self) -> None:
         """Go on with a new worker."""
@@ -210,9 +226,9 @@ class Watched:
 
     # ---- hangs ---------------------------------------------------------------------------------------------------
 
-    def _judge_once(self, run: Run, record: bool = False) -> RunResult:
+    def _judge_once(self, run: Run, record: bool = False, measure: bool = False) -> RunResult:
         try:
-            answer = self._ask(Judge(run, record))
+            answer = self._ask(Judge(run, record, measure))
         except WorkerDied as death:
             return RunResult(undetermined=f"worker-died: {death}")
         if isinstance(answer, Broken):

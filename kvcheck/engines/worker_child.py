@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from kvcheck.engines.execution import Execution
+from kvcheck.engines.hit_map import measure
 from kvcheck.engines.judging import judge_run, shows
 from kvcheck.engines.locating import located
 from kvcheck.engines.pulse import Heart, Pulse
@@ -29,10 +30,12 @@ from kvcheck.engines.worker_protocol import (
     Better,
     Broken,
     Hello,
+    HitsMapped,
     Judge,
     Judged,
     Locate,
     Located,
+    MapHits,
     Ready,
     Refused,
     Reply,
@@ -95,11 +98,13 @@ class Child:
                 case Search():
                     return Searched(self._searched(target, request.seed))
                 case Judge():
-                    return Judged(judge_run(target, request.run, request.record))
+                    return Judged(judge_run(target, request.run, request.record, request.measure))
                 case Shrink():
                     return self._shrunk(target, request)
                 case Locate():
                     return Located(located(target, request.run, request.signature))
+                case MapHits():
+                    return HitsMapped(measure(target, request.layout, request.asked))
         except Exception as error:  # noqa: BLE001  told as what it is: kvcheck's own mistake
             where = traceback.extract_tb(error.__traceback__)[-1]
             told = f"{type(error).__name__}: {one_line(error)} ({Path(where.filename).name}:{where.lineno})"

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from kvcheck.engines.hit_map import Measured, Question
 from kvcheck.engines.judging import RunResult
 from kvcheck.engines.search import SearchResult
 from kvcheck.invariants.registry import Violation
@@ -47,6 +48,7 @@ class Judge(Message, frozen=True):
 
     run: Run
     record: bool = False
+    measure: bool = False
 
 
 class Shrink(Message, frozen=True):
@@ -64,7 +66,14 @@ class Locate(Message, frozen=True):
     signature: str
 
 
-Request: TypeAlias = Hello | Search | Judge | Shrink | Locate
+class MapHits(Message, frozen=True):
+    """Measure how long hits are."""
+
+    layout: Layout
+    asked: Question
+
+
+Request: TypeAlias = Hello | Search | Judge | Shrink | Locate | MapHits
 
 
 # ---- from the worker ---------------------------------------------------------------------------------------------
@@ -136,6 +145,12 @@ class Located(Message, frozen=True):
     place: Place | None = None
 
 
+class HitsMapped(Message, frozen=True):
+    """Answer to a measurement of hits."""
+
+    measured: Measured
+
+
 class Broken(Message, frozen=True):
     """The request ended with an exception that is not the system's. ``run``: what had happened until then."""
 
@@ -143,7 +158,7 @@ class Broken(Message, frozen=True):
     run: Run | None = None
 
 
-Answer: TypeAlias = Searched | Judged | Shrunk | Located | Broken
+Answer: TypeAlias = Searched | Judged | Shrunk | Located | HitsMapped | Broken
 Reply: TypeAlias = Ready | Refused | Beat | Better | Answer
 
 encode = msgspec.msgpack.Encoder().encode

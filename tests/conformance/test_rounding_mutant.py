@@ -5,15 +5,19 @@ The faulty tree is made here, by one edit of a copy of the release's own source.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from helpers import full, layout_of, mamba, release_worker
 from releases import release
 
+from kvcheck.cli.main import run as run_command
 from kvcheck.engines.watched import Watched
+from kvcheck.files import versioned, write_json
 from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Arrive, Complete, Run, Schedule
 from kvcheck.model.layout import Drafter
@@ -91,6 +95,22 @@ def test_twenty_two_tokens_are_registered_up_to_18_by_the_mutant(mutant: Watched
     assert longest == [18, 22]
     assert [v.signature for v in violations] == ["registration.complete full schedule"]
     assert violations[0].message == "a has 22 computed tokens, but its first 20 are not registered in group 0"
+
+
+def test_a_comparison_with_the_release_tells_the_lost_hit_tokens(mutant: Watched, tmp_path: Path) -> None:
+    """Nothing crashes: it shows as keys that are missing, and as tokens computed again."""
+    layout, report = tmp_path / "layout.json", tmp_path / "diff.json"
+    write_json(layout, versioned(LAYOUT))
+    targets = ["--base", f"vllm=={VERSION}", "--head", mutant.spec]
+    bound = ["--layout", str(layout), "--runs", "12", "--seed", "1", "--out", str(tmp_path)]
+    assert run_command(["diff", *targets, *bound, "--limit", "hit_tokens=1", "--json", str(report)]) == 1
+    found = json.loads(report.read_text())
+    assert found["exceeded"] == ["hit_tokens"]
+    assert found["measures"]["hit_tokens"]["head"] < found["measures"]["hit_tokens"]["base"]
+    assert {one["invariant"] for one in found["new"]} <= set(LOST)
+    assert found["fixed"] == []
+    worse = next(one for one in found["worse"] if one["measure"] == "hit_tokens")
+    assert worse["base"] > worse["head"]
 
 
 def test_twenty_two_tokens_are_registered_whole_by_the_release(original: Watched) -> None:

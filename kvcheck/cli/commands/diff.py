@@ -1,0 +1,144 @@
+"""`kvcheck diff`: the same runs on two targets."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+
+from kvcheck.cli.interrupt import interruptible
+from kvcheck.cli.options import (
+    RANDOM,
+    color_option,
+    finish,
+    json_option,
+    layout_of,
+    out_folder,
+    positive_seconds,
+    screen_for,
+)
+from kvcheck.cli.status import UNDETERMINED, VIOLATED
+from kvcheck.engines.comparison import Comparison, Plan
+from kvcheck.engines.findings import campaign_folder
+from kvcheck.engines.measures import WORSE
+from kvcheck.engines.seeds import fresh_seed
+from kvcheck.files import OutputError, require_writable, write_whole
+from kvcheck.report.comparison import comparison_report, markdown, show_comparison
+from kvcheck.report.console import LINE_SECONDS, Screen
+from kvcheck.report.info import info_text
+from kvcheck.targets.errors import FORMS
+from kvcheck.targets.loading import describe
+
+DEFAULT_SECONDS = 60.0
+
+
+def _limits(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> dict[str, float]:
+    """Percent by measure."""
+    found = {}
+    for text in values:
+        name, _, percent = text.partition("=")
+        try:
+            found[name] = float(percent)
+        except ValueError as error:
+            raise click.BadParameter(f"{text!r} is not MEASURE=PERCENT") from error
+        if name not in WORSE or not (math.isfinite(found[name]) and found[name] >= 0):
+            raise click.BadParameter(f"{text!r} is not a percentage of 0 or more of one of {', '.join(WORSE)}")
+    return found
+
+
+@click.command()
+@click.option("--base", metavar="T", required=True, help=f"What is changed: {FORMS}.")
+@click.option("--head", metavar="T", required=True, help="What it is changed to.")
+@click.option("--layout", metavar="NAME|FILE|random", default=RANDOM, show_default=True, help="Layout of the servers.")
+@click.option(
+    "--seconds",
+    type=float,
+    callback=positive_seconds,
+    help="Compare for so long; shrinking may take as long again.  [default: 60, no limit if --runs is given]",
+)
+@click.option("--runs", type=click.IntRange(min=1), help="Stop after so many runs.")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of the runs.  [default: a random one, printed]")
+@click.option(
+    "--limit",
+    "limits",
+    metavar="MEASURE=PERCENT",
+    multiple=True,
+    callback=_limits,
+    help="Violated too if this measure is worse by more than so many percent, such as hit_tokens=1.",
+)
+@click.option("--out", metavar="DIR", help="Folder for what is found.  [default: $KVCHECK_OUT or kvcheck-out]")
+@click.option("--markdown", "markdown_file", metavar="FILE", help="Write a comment for a pull request.")
+@json_option
+@color_option
+def command(
+    base: str,
+    head: str,
+    layout: str,
+    seconds: float | None,
+    runs: int | None,
+    seed: int | None,
+    limits: dict[str, float],
+    out: str | None,
+    markdown_file: str | None,
+    json_file: str | None,
+    no_color: bool,
+) -> int:
+    """Run the same on two targets: what only one of them breaks, and what the same work costs each.
+
+    Violated: head breaks what base does not, in any of the runs. What costs more on head is told, with the shortest run
+    found that shows it; it is a violation only beyond a --limit. A preset is laid out as head has it.
+    """
+    screen = screen_for(json_file, no_color)
+    infos = describe(base), describe(head)
+    seed = fresh_seed() if seed is None else seed
+    folder = campaign_folder(out_folder(out), head, seed, "diff", base)
+    for file in [folder / "run.json", *([Path(markdown_file)] if markdown_file is not None else [])]:
+        require_writable(file)
+    plan = Plan(
+        base=base,
+        head=head,
+        seed=seed,
+        out=folder,
+        infos=infos,
+        layout=layout_of(layout, infos[1].version),
+        seconds=DEFAULT_SECONDS if (seconds, runs) == (None, None) else seconds,
+        runs=runs,
+        limits=limits,
+    )
+    for name, spec, info in zip(("base", "head"), (base, head), infos, strict=True):
+        screen.line(f"{name:<9}{spec}: {info_text(info)}")
+    screen.line(f"layout   {layout}")
+    screen.line(f"seed     {seed}")
+    comparison = Comparison(plan)
+    with interruptible(comparison, screen):
+        result = comparison.run(_from_time_to_time(screen))
+    show_comparison(screen, result)
+    lost = _markdown_lost(markdown_file, markdown(result)) if markdown_file is not None else ""
+    if lost:
+        screen.line(lost, "yellow")
+    status = finish(json_file, comparison_report(result), result.verdict)
+    return UNDETERMINED if lost and status != VIOLATED else status
+
+
+def _markdown_lost(file: str, text: str) -> str:
+    """Write the comment; why it could not be written, if so."""
+    try:
+        write_whole(Path(file), text.encode())
+    except OutputError as error:
+        return f"the comment is lost: {error}"
+    return ""
+
+
+def _from_time_to_time(screen: Screen) -> Callable[[Comparison], None]:
+    last = time.monotonic()
+
+    def watch(comparison: Comparison) -> None:
+        nonlocal last
+        if time.monotonic() - last >= LINE_SECONDS:
+            last = time.monotonic()
+            screen.line(f"{comparison.runs} runs, {comparison.paired} of them to the end on both")
+
+    return watch

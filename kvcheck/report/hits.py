@@ -1,0 +1,172 @@
+"""How far hits reach: in words, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import kvcheck
+from kvcheck.engines.hit_map import Case, Measured, Point, Setup, Stair, stairs
+from kvcheck.engines.watched import code_and_message
+from kvcheck.files import versioned
+from kvcheck.model.observation import TargetInfo
+from kvcheck.report.campaign_json import resolved
+from kvcheck.report.console import Screen
+
+WIDTH = 20
+"""Columns of the longest bar."""
+MOST_DIFFERENCES = 8
+
+Maps = dict[str, dict[str, Measured]]
+"""What was measured, by case and by name of the setup."""
+
+
+def show_granularity(screen: Screen, setups: Sequence[Setup], maps: Maps) -> None:
+    """What hits are multiples of, and why of that."""
+    for setup in setups:
+        known = _granularity(setup.name, maps)
+        if known["granularity"] is not None:
+            name = f"{setup.name}: " if setup is not setups[0] else ""
+            screen.line(f"         {name}hits are multiples of {known['granularity']} tokens: {known['because']}")
+
+
+def show_case(screen: Screen, case: Case, measured: dict[str, Measured]) -> None:
+    """The stairs of one case on the first setup, and where the others differ from it."""
+    screen.line()
+    screen.line(case.what, "bold")
+    (_, base), *others = measured.items()
+    if base.undetermined:
+        screen.line(f"  {base.undetermined}", "yellow")
+        return
+    if not base.points:
+        screen.line("  no prompts of this kind fit into the longest request")
+        return
+    screen.line(f"  {'shared':>14} {'hit':>14} {'possible':>14}")
+    for stair in stairs(base.points):
+        screen.line(_row(stair, base.points[-1].shared), "yellow" if stair.lost else "")
+    for name, other in others:
+        for text in _compared(name, base.points, other):
+            screen.line(text, "cyan")
+
+
+def _row(stair: Stair, most: int) -> str:
+    first, last = stair.first, stair.last
+    columns = (
+        f"{_span(first.shared, last.shared):>14} {_span(first.hit, last.hit):>14} {_span(first.most, last.most):>14}"
+    )
+    bar = "#" * round(WIDTH * last.hit / max(1, most))
+    return f"  {columns}  {bar:<{WIDTH}}  {last.why}"
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def _compared(name: str, base: Sequence[Point], other: Measured) -> Iterator[str]:
+    """Where another setup hits something else."""
+    if other.undetermined:
+        yield f"  {name}: {other.undetermined}"
+        return
+    pairs = list(zip(base, other.points, strict=False))  # conversations may have fewer turns
+    less, more = sum(b.hit < a.hit for a, b in pairs), sum(b.hit > a.hit for a, b in pairs)
+    if not less + more:
+        yield f"  {name}: the same at all {len(pairs)} lengths"
+        return
+    yield f"  {name}: shorter hits at {less} of {len(pairs)} lengths, longer ones at {more}"
+    alike = [
+        list(run) for _, run in groupby(pairs, lambda pair: (pair[1].hit > pair[0].hit) - (pair[1].hit < pair[0].hit))
+    ]
+    differing = [run for run in alike if run[0][0].hit != run[0][1].hit]
+    for run in differing[:MOST_DIFFERENCES]:
+        (a, b), (c, d) = run[0], run[-1]
+        hits = f"{_span(a.hit, c.hit)} becomes {_span(b.hit, d.hit)}"
+        yield f"  {_span(a.shared, c.shared):>14} {hits}: {d.why}"
+    if len(differing) > MOST_DIFFERENCES:
+        yield f"  {'':>14} and {len(differing) - MOST_DIFFERENCES} stretches more, see --json"
+
+
+def summary(case: Case, points: Sequence[Point]) -> str:
+    """The one sentence that people ask for."""
+    first = next((point for point in points if point.hit), None)
+    if first is None:
+        last = points[-1]
+        return f"{case.what}: nothing up to {last.shared} shared tokens hits: {last.why}"
+    below = [point for point in points if point.shared < first.shared]
+    text = f"{case.what}: " + (
+        f"nothing below {first.shared} shared tokens hits: {below[-1].why}" if below else "all hit"
+    )
+    lost = sum(point.hit < point.most for point in points if point.shared >= first.shared)
+    return (
+        f"{text}; from there on {lost} of {len(points) - len(below)} lengths hit less than they could" if lost else text
+    )
+
+
+def show_summaries(screen: Screen, cases: Sequence[Case], setups: Sequence[Setup], maps: Maps) -> None:
+    """The sentence of each case and setup."""
+    screen.line()
+    for setup in setups:
+        if len(setups) > 1:
+            screen.line(setup.name, "bold")
+        for case in cases:
+            if points := maps[case.name][setup.name].points:
+                screen.line(("  " if len(setups) > 1 else "") + summary(case, points))
+
+
+def problems(maps: Maps) -> dict[tuple[str, str], int]:
+    """What could not be measured, as code and message, and how often."""
+    found: dict[tuple[str, str], int] = {}
+    for by_setup in maps.values():
+        for measured in by_setup.values():
+            if measured.undetermined:
+                problem = code_and_message(measured.undetermined)
+                found[problem] = found.get(problem, 0) + 1
+    if not found and not any(m.points for by_setup in maps.values() for m in by_setup.values()):
+        found["nothing-fits", "no prompts fit into the longest request"] = 1
+    return found
+
+
+def verdict_of(maps: Maps) -> str:
+    """Passed: all was measured. How long hits are is no matter of passing."""
+    return "undetermined" if problems(maps) else "passed"
+
+
+def hits_report(setups: Sequence[Setup], infos: dict[str, TargetInfo], maps: Maps) -> dict[str, Any]:
+    """The JSON report."""
+    return {
+        "version": 1,
+        "kvcheck": kvcheck.__version__,
+        "verdict": verdict_of(maps),
+        "setups": [
+            {
+                "name": setup.name,
+                "target": setup.spec,
+                "target_resolved": resolved(infos[setup.spec]),
+                "layout": versioned(setup.layout),
+                **_granularity(setup.name, maps),
+            }
+            for setup in setups
+        ],
+        "cases": {
+            case: {name: [_entry(point) for point in measured.points] for name, measured in by_setup.items()}
+            for case, by_setup in maps.items()
+        },
+        "undetermined": [
+            {"code": code, "message": message, "times": times} for (code, message), times in problems(maps).items()
+        ],
+    }
+
+
+def _granularity(name: str, maps: Maps) -> dict[str, Any]:
+    known = next((m[name] for m in maps.values() if m[name].granularity), Measured())
+    return {"granularity": known.granularity or None, "because": known.because}
+
+
+def _entry(point: Point) -> dict[str, Any]:
+    return {
+        "shared": point.shared,
+        "prompt": point.prompt,
+        "hit": point.hit,
+        "possible": point.most,
+        "why": point.why,
+    }

@@ -1,0 +1,114 @@
+"""kvcheck hits: what it prints and writes, comparisons, wrong usage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvcheck.cli.main import run
+from kvcheck.report import hits_plot
+
+SHORT = {
+    "version": 1,
+    "groups": [{"kind": "mamba", "block_size": 528}, {"kind": "full", "block_size": 528}],
+    "num_blocks": 20,
+    "max_model_len": 512,
+    "token_budget": 8192,
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def hits(*arguments: str) -> tuple[int, dict[str, Any]]:
+    status = run(["hits", *arguments, "--json", "h.json"])
+    return status, json.loads(Path("h.json").read_text())
+
+
+def test_a_layout_whose_prompts_stay_below_its_boundary_hits_nothing_and_is_told_why(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("short.json").write_text(json.dumps(SHORT))
+    status, report = hits("--layout", "short.json")
+    assert (status, report["verdict"]) == (0, "passed")
+    points = [point for case in report["cases"].values() for point in case["model"]]
+    assert {point["hit"] for point in points} == {0}
+    shown = capsys.readouterr().out
+    assert "hits are multiples of 528 tokens: all blocks have 528 (R1.7)" in shown
+    assert "the same prompt again: nothing up to 511 shared tokens hits: hits are multiples of 528 (R3.6)" in shown
+
+
+def test_changes_of_a_layout_and_other_targets_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--layout", "gdn", "--case", "again", "--case", "continued", "--up-to", "17"]
+    status, report = hits(*asked, "--with", "retention=0", "--compare", "model+replay-boundary-not-kept")
+    assert status == 0
+    assert [one["name"] for one in report["setups"]] == [
+        "model",
+        "model+replay-boundary-not-kept",
+        "with retention=0",
+    ]
+    assert [one["granularity"] for one in report["setups"]] == [8, 8, 8]
+    assert list(report["cases"]) == ["again", "continued"]
+    continued = {name: {p["shared"]: p["hit"] for p in points} for name, points in report["cases"]["continued"].items()}
+    assert (continued["model"][16], continued["with retention=0"][16]) == (16, 0)
+    shown = capsys.readouterr().out
+    assert "  with retention=0: the same at all" in shown
+    assert "  with retention=0: shorter hits at 2 of " in shown
+    assert "16 16 becomes 0: mamba groups 0 to 2: no state after 16 tokens: retention 0 keeps only where" in shown
+
+
+def test_a_layout_that_the_target_does_not_have_is_undetermined(capsys: pytest.CaptureFixture[str]) -> None:
+    status, report = hits("--layout", "falcon", "--case", "again")
+    assert (status, report["verdict"]) == (2, "undetermined")
+    assert report["undetermined"] == [
+        {"code": "not-supported", "message": "the model has no prefill checkpoints", "times": 1}
+    ]
+    assert "undetermined: not-supported: the model has no prefill checkpoints" in capsys.readouterr().out
+
+
+def test_prompts_that_fit_nowhere_are_undetermined() -> None:
+    status, report = hits("--layout", "gdn", "--case", "continued", "--tail", "1000")
+    assert (status, [one["code"] for one in report["undetermined"]]) == (2, ["nothing-fits"])
+
+
+def test_hits_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="pip install 'kvcheck[plot]'")
+    asked = ["--layout", "gdn", "--case", "again", "--case", "shared", "--with", "match-unit=2"]
+    assert run(["hits", *asked, "--plot", "h.svg"]) == 0
+    drawn = Path("h.svg").read_text()
+    assert drawn.startswith("<?xml")
+    assert drawn.count('<g id="axes_') == 2
+
+
+def test_without_the_extra_a_drawing_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(hits_plot.importlib.util, "find_spec", lambda _name: None)
+    assert run(["hits", "--layout", "gdn", "--plot", "h.svg"]) == 3
+    assert "pip install 'kvcheck[plot]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "--layout"),
+        (("--layout", "random"), "one layout"),
+        (("--layout", "nothing"), "neither a preset"),
+        (("--layout", "gdn", "--with", "size=4"), "--with 'size=4' changes nothing"),
+        (("--layout", "gdn", "--with", "block-size=0"), "breaks R1"),
+        (("--layout", "gdn", "--compare", "nothing"), "names no target"),
+        (("--layout", "gdn", "--plot", "h.txt"), "a drawing is one of"),
+        (("--layout", "gdn", "--up-to", "0"), "--up-to"),
+    ],
+)
+def test_wrong_usage_is_told_in_one_line(
+    arguments: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["hits", *arguments]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line

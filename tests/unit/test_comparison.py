@@ -1,0 +1,153 @@
+"""Two targets side by side: the model and the model with a fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import full, layout_of, mamba, replace
+
+from kvcheck.engines.comparison import (
+    Comparison,
+    Plan,
+    Result,
+    is_finished,
+    is_own,
+    with_time_to_finish,
+)
+from kvcheck.engines.judging import RunResult, judge_run
+from kvcheck.files import read_run
+from kvcheck.invariants.registry import Violation
+from kvcheck.model.actions import Abort, Arrive, Complete, Run, Schedule
+from kvcheck.model.layout import Drafter
+from kvcheck.targets.loading import describe, load_target
+
+SOUND, FAULTY = "model", "model+replay-boundary-not-kept"
+LAYOUT = layout_of(full(4), mamba(4), retention=0, num_blocks=40, max_model_len=40, token_budget=40)
+ROUNDED = layout_of(
+    full(2, eagle=True),
+    mamba(8, 2),
+    drafter=Drafter(method="eagle", tokens=2),
+    num_blocks=40,
+    max_model_len=40,
+    max_requests=2,
+)
+
+
+def compared(tmp_path: Path, base: str, head: str, **fields: Any) -> Result:
+    settings = {"layout": LAYOUT, "runs": 6, "seconds": None, "seed": 1, "out": tmp_path, **fields}
+    plan = Plan(base=base, head=head, infos=(describe(base), describe(head)), **settings)
+    return Comparison(plan).run(lambda _comparison: None)
+
+
+@pytest.fixture(scope="module")
+def for_the_worse(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return compared(tmp_path_factory.mktemp("worse"), SOUND, FAULTY, limits={"hit_tokens": 0})
+
+
+@pytest.fixture(scope="module")
+def rounded(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return compared(tmp_path_factory.mktemp("rounded"), SOUND, "model+eagle-bound-rounded", layout=ROUNDED, runs=12)
+
+
+def test_a_target_is_no_worse_than_itself(tmp_path: Path) -> None:
+    result = compared(tmp_path, SOUND, SOUND, limits={"hit_tokens": 0})
+    assert (result.verdict, result.new, result.fixed, result.worse, result.exceeded) == ("passed", (), (), (), ())
+    assert (result.runs, result.paired, result.unfinished) == (6, 6, (0, 0))
+    assert result.base == result.head
+    assert result.base["computed_tokens"] > 0
+    assert min(result.scheduling_seconds) > 0
+
+
+def test_lost_hits_are_new_and_told_with_the_shortest_run(for_the_worse: Result) -> None:
+    result = for_the_worse
+    assert (result.verdict, result.fixed) == ("violated", ())
+    assert "hits.repeat" in {one.violation.invariant for one in result.new}
+    assert result.exceeded == ("hit_tokens",)
+    assert result.base["hit_tokens"] > result.head["hit_tokens"]
+    worse = next(one for one in result.worse if one.measure == "hit_tokens")
+    assert worse.run is not None
+    assert worse.file is not None
+    assert read_run(worse.file) == worse.run
+    assert worse.base - worse.head == sum(base - head for _, base, head in worse.at) > 0
+    first, second = (judge_run(load_target(spec), worse.run, measure=True) for spec in (SOUND, FAULTY))
+    assert is_finished(first)
+    assert is_finished(second)
+    assert sum(one["hit_tokens"] for one in first.measures) == worse.base
+
+
+def test_the_other_way_round_the_same_is_fixed(tmp_path: Path) -> None:
+    result = compared(tmp_path, FAULTY, SOUND, limits={"hit_tokens": 0})
+    assert (result.verdict, result.new, result.exceeded) == ("passed", (), ())
+    assert "hits.repeat" in {one.violation.invariant for one in result.fixed}
+    for one in result.fixed:
+        assert read_run(one.file) == one.run
+        assert one.file.is_relative_to(tmp_path / "fixed")
+
+
+def test_the_rounding_of_eagle_groups_shows_as_lost_hit_tokens(rounded: Result) -> None:
+    assert "hit_tokens" in {one.measure for one in rounded.worse}
+    assert rounded.base["registrations"] > rounded.head["registrations"]
+
+
+def test_a_measure_that_is_worse_is_told_and_is_no_violation(rounded: Result) -> None:
+    """As of a release that keeps less on purpose, so that nothing is broken."""
+    on_purpose = replace(rounded, new=())
+    assert on_purpose.worse
+    assert on_purpose.verdict == "passed"
+    assert replace(on_purpose, plan=replace(rounded.plan, limits={"hit_tokens": 0.1})).verdict == "violated"
+
+
+def test_a_layout_that_one_does_not_have_is_undetermined(tmp_path: Path) -> None:
+    group = mamba(4)
+    checkpoints = type(group)(kind="mamba", block_size=4, checkpoint_blocks=1, checkpoint_alignment=1)
+    layout = layout_of(full(4), checkpoints, num_blocks=40)
+    result = compared(tmp_path, SOUND, SOUND, layout=layout)
+    assert (result.verdict, result.runs) == ("undetermined", 0)
+    assert {item.code for item in result.undetermined} == {"not-supported"}
+
+
+def test_what_was_found_before_an_interrupt_is_kept(tmp_path: Path) -> None:
+    infos = describe(SOUND), describe(FAULTY)
+    plan = Plan(base=SOUND, head=FAULTY, infos=infos, layout=LAYOUT, seconds=None, seed=1, out=tmp_path)
+    comparison = Comparison(plan)
+
+    def interrupt(running: Comparison) -> None:
+        if running.found_something:
+            running.interrupt()
+
+    result = comparison.run(interrupt)
+    assert (result.verdict, result.interrupted) == ("violated", True)
+    assert [item.code for item in result.undetermined] == ["interrupted"]
+    assert all(read_run(one.file) == one.run for one in result.new)
+    assert all(one.file is not None and read_run(one.file) == one.run for one in result.worse)
+
+
+def test_a_run_has_time_to_finish_on_a_slower_server() -> None:
+    run = Run(layout=LAYOUT, actions=(Arrive(label="a", prompt=(1, 2, 3), max_tokens=3), Schedule(), Abort(label="b")))
+    assert not judge_run(load_target(SOUND), run, measure=True).finished
+    longer = with_time_to_finish(run)
+    assert longer.actions[: len(run.actions)] == run.actions
+    assert judge_run(load_target(SOUND), longer, measure=True).finished
+    assert longer.actions[-2:] == (Schedule(), Complete())
+
+
+def violation(severity: str, index: int, signature: str = "x") -> Violation:
+    return Violation(invariant="x", severity=severity, message="", signature=signature, index=index)
+
+
+@pytest.mark.parametrize(
+    ("other", "own"),
+    [
+        ((), True),
+        ((violation("crash", 2, "y"),), False),
+        ((violation("crash", 3, "y"),), False),
+        ((violation("crash", 4, "y"),), True),
+        ((violation("lost reuse", 1, "y"),), True),
+        ((violation("lost reuse", 9),), False),
+    ],
+)
+def test_a_violation_is_ones_own_if_the_other_got_as_far(other: tuple[Violation, ...], own: bool) -> None:
+    assert is_own(violation("lost reuse", 3), RunResult(violations=other)) is own
+    assert not is_own(violation("lost reuse", 3), RunResult(violations=other, undetermined="hung: it did"))
