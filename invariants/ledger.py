@@ -109,7 +109,7 @@ class Ledger:
         """An action has happened; its events follow."""
         self.moment = moment
         if isinstance(moment.action, Arrive) and not moment.observation.skipped:
-            self._arrive(moment.action, moment.action.prompt)
+            self._arrive(moment.action, moment.action.sequence)
         plan = moment.observation.plan
         if plan is not None:
             self.scheduled = plan.seq

@@ -191,7 +191,7 @@ class Execution:
             return {"skipped": "no server would accept this request"}
         self.arrivals[action.label] = action
         self._session_tokens[action.label] = len(action.prompt) + action.max_tokens
-        self.shadow.arrive(action.label, action.prompt, action.salt, action.adapter)
+        self.shadow.arrive(action.label, action.sequence, action.salt, action.adapter)
         self.session.arrive(action)
         return {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -24,6 +25,7 @@ from kvcheck.engines.worker_protocol import (
     Located,
     MapHits,
     Request,
+    Retrace,
     Search,
     Searched,
     Shrink,
@@ -112,6 +114,16 @@ class Watched:
             return self._judge_once(run, record, measure)
         except WorkerHung as hung:
             return self._judge_hang(run, hung.stall)
+
+    def retrace(self, file: Path) -> RunResult:
+        """Retrace the recording in this file. A release that hangs where the live server did not accuses nobody."""
+        try:
+            return self._judged(Retrace(str(file)))
+        except WorkerHung as hung:
+            where = hung.stall.function or "a place that cannot be told"
+            return RunResult(
+                undetermined=f"hung: the release hangs in {where}: replay the run that the recording gives"
+            )
 
     def shrink(self, run: Run, signature: str, seconds: float) -> Shrunk:
         """The simplest run found in that time, or until Ctrl-C or the worker's end, that shows the same violation."""
@@ -227,8 +239,11 @@ class Watched:
     # ---- hangs ---------------------------------------------------------------------------------------------------
 
     def _judge_once(self, run: Run, record: bool = False, measure: bool = False) -> RunResult:
+        return self._judged(Judge(run, record, measure))
+
+    def _judged(self, question: Judge | Retrace) -> RunResult:
         try:
-            answer = self._ask(Judge(run, record, measure))
+            answer = self._ask(question)
         except WorkerDied as death:
             return RunResult(undetermined=f"worker-died: {death}")
         if isinstance(answer, Broken):

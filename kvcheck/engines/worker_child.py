@@ -24,6 +24,7 @@ from kvcheck.engines.judging import judge_run, shows
 from kvcheck.engines.locating import located
 from kvcheck.engines.pulse import Heart, Pulse
 from kvcheck.engines.random_layouts import Features
+from kvcheck.engines.retracing import judge_recording
 from kvcheck.engines.search import MANAGER_FEATURES, SearchResult, search_one
 from kvcheck.engines.shrink import complexity, needs, shrink
 from kvcheck.engines.worker_protocol import (
@@ -39,6 +40,7 @@ from kvcheck.engines.worker_protocol import (
     Ready,
     Refused,
     Reply,
+    Retrace,
     Search,
     Searched,
     Shrink,
@@ -51,6 +53,7 @@ from kvcheck.model.actions import Run
 from kvcheck.model.layout import Layout
 from kvcheck.targets.base import Target
 from kvcheck.targets.errors import TargetError
+from kvcheck.targets.recording import read_recording
 
 
 class Child:
@@ -92,13 +95,15 @@ class Child:
             self.send(self._answer(target, decode_request(raw)))
             self._heart.busy = False
 
-    def _answer(self, target: Target, request: object) -> Reply:
+    def _answer(self, target: Target, request: object) -> Reply:  # noqa: PLR0911  one for each kind of request
         try:
             match request:
                 case Search():
                     return Searched(self._searched(target, request.seed))
                 case Judge():
                     return Judged(judge_run(target, request.run, request.record, request.measure))
+                case Retrace():
+                    return Judged(judge_recording(target, read_recording(Path(request.file))))
                 case Shrink():
                     return self._shrunk(target, request)
                 case Locate():

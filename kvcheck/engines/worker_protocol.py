@@ -51,6 +51,12 @@ class Judge(Message, frozen=True):
     measure: bool = False
 
 
+class Retrace(Message, frozen=True):
+    """Retrace a recording of a live server, and judge it."""
+
+    file: str
+
+
 class Shrink(Message, frozen=True):
     """Find a short run with the same signature, and what of its layout it needs."""
 
@@ -73,7 +79,7 @@ class MapHits(Message, frozen=True):
     asked: Question
 
 
-Request: TypeAlias = Hello | Search | Judge | Shrink | Locate | MapHits
+Request: TypeAlias = Hello | Search | Judge | Retrace | Shrink | Locate | MapHits
 
 
 # ---- from the worker ---------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import msgspec
 from kvcheck.cli.options import color_option, finish, json_option, screen_for, target_option
 from kvcheck.cli.status import PASSED, UNDETERMINED
 from kvcheck.engines.judging import RunResult, judge_trace
+from kvcheck.engines.retracing import retraceable
 from kvcheck.engines.watched import Watched, code_and_message
 from kvcheck.files import (
     RUN_FILE,
@@ -32,6 +34,7 @@ from kvcheck.report.info import info_text
 from kvcheck.report.verdict import show_replay_verdict
 from kvcheck.targets.errors import TargetError
 from kvcheck.targets.loading import DEFAULT_TARGET, describe
+from kvcheck.targets.recording import is_recording, read_recording
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,16 +74,23 @@ def _anybody_arrived(trace: Trace) -> bool:
 
 
 @click.command()
-@click.argument("path", metavar="RUN|TRACE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="RUN|TRACE|RECORDING", type=click.Path(path_type=Path))
 @target_option(None, note="  [default: what a counterexample names, else the model; a recording needs none]")
 @click.option("--record", metavar="FILE", type=click.Path(path_type=Path), help="Keep what was seen as a recording.")
 @json_option
 @color_option
 def command(path: Path, target: str | None, record: Path | None, json_file: str | None, no_color: bool) -> int:
-    """Judge one run (a counterexample's folder or a run file) on a target, or a recording without one."""
+    """Judge one run (a counterexample's folder or a run file) on a target, a recorded run without one, or what a live
+    server has recorded (see kvcheck record) on the release that it was."""
     screen = screen_for(json_file, no_color)
     if record is not None:
         require_writable(record)
+    if is_recording(path):
+        if record is not None:
+            raise InputError(
+                f"{path}: what a live server has recorded becomes a run first: kvcheck record {path} --out RUN"
+            )
+        return finished(screen, judged_live(path, target), json_file)
     found = read_run_or_trace(path)
     if isinstance(found, Trace) and target is None:
         if record is not None:
@@ -127,6 +137,47 @@ def judged_again(path: Path, trace: Trace) -> Replay:
         result.undetermined = f"cut-off: what the last {missing} actions showed is not in the recording"
     seconds = time.monotonic() - began
     return Replay(file=path, run=trace.run, spec=trace.target.spec, info=trace.target, result=result, seconds=seconds)
+
+
+def judged_live(path: Path, target: str | None) -> Replay:
+    """Judge what a live server has recorded, on the release that it was, in a watched process."""
+    recording = read_recording(path)
+    found = retraceable(recording)
+    spec = target or target_of_version(path, recording.opened.vllm)
+    info = describe(spec)
+    began = time.monotonic()
+    watched = Watched(spec, expected=info)
+    interrupted = False
+    try:
+        result = watched.retrace(path)
+    except KeyboardInterrupt:
+        result, interrupted = RunResult(undetermined="interrupted: the recording was not retraced to its end"), True
+    finally:
+        watched.close()
+    seconds = time.monotonic() - began
+    return Replay(
+        file=path, run=found.run, spec=spec, info=info, result=result, seconds=seconds, interrupted=interrupted
+    )
+
+
+def target_of_version(path: Path, version: str) -> str:
+    """The release that was recorded.
+
+    Raises:
+        InputError: it is none that can be fetched.
+    """
+    release = version.partition("+")[0]
+    if not re.fullmatch(r"\d+\.\d+\.\d+(\.post\d+)?", release):
+        raise InputError(
+            f"{path}: recorded from vLLM {version or 'of no known version'}: name its sources (--target path:DIR)"
+        )
+    return f"vllm=={release}"
+
+
+def finished(screen: Screen, replay: Replay, json_file: str | None) -> int:
+    """Show and report a replay; the exit status."""
+    show(screen, replay)
+    return finish(json_file, replay_report(replay), replay.verdict)
 
 
 def judged_on_target(path: Path, run: Run, spec: str) -> Replay:

@@ -72,7 +72,7 @@ class ReferenceSession:
     def arrive(self, request: Arrive) -> None:
         """Add a request."""
         self._script.arrive(request)
-        self._expected[request.label] = Prefixes(request.prompt, request.salt, request.adapter)
+        self._expected[request.label] = Prefixes(request.sequence, request.salt, request.adapter)
         self._notice(self.scheduler.arrive(request))
 
     def extend(self, update: Extend) -> None:

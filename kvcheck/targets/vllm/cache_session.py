@@ -64,7 +64,7 @@ class CacheSession(ABC):
     def _made_request(self, arrive: Arrive) -> Any:
         """The server's request object for an arrival."""
         self._arrivals[arrive.label] = arrive
-        self._names.arrive(arrive.label, arrive.prompt, arrive.salt, arrive.adapter)
+        self._names.arrive(arrive)
         request = self._api.request(arrive, self._layout, next(self._times))
         self._names.learn(arrive.label, request)
         self._learn_with_tokens(request)

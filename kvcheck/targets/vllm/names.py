@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
+from kvcheck.model.actions import Arrive
 from kvcheck.model.content import Prefixes
 
 GROUP_BYTES = 4
@@ -30,13 +31,14 @@ class KeyNames:
         self._identity: dict[str, tuple[str, int]] = {}
         self._prompts: dict[str, int] = {}
 
-    def arrive(self, label: str, prompt: Sequence[int], salt: str, adapter: int) -> None:
-        """A request with these extra keys exists."""
-        self._identity[label] = salt, adapter
-        self._prefixes[label] = Prefixes(prompt, salt, adapter)
+    def arrive(self, arrive: Arrive) -> None:
+        """A request exists."""
+        label = arrive.label
+        self._identity[label] = arrive.salt, arrive.adapter
+        self._prefixes[label] = Prefixes(arrive.sequence, arrive.salt, arrive.adapter)
         self._hashes[label] = []
-        self._hashed[label] = Prefixes(prompt, salt, adapter)
-        self._prompts[label] = len(prompt)
+        self._hashed[label] = Prefixes(arrive.sequence, arrive.salt, arrive.adapter)
+        self._prompts[label] = len(arrive.prompt)
 
     def learn(self, label: str, request: Any) -> bool:
         """Name the hashes that the request has got since the last call.

@@ -5,7 +5,7 @@ The recorder replaces methods on *instances* of one server, so that nothing of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from kvcheck.model.observation import (
@@ -26,6 +26,7 @@ from kvcheck.model.observation import (
     Touch,
 )
 from kvcheck.targets.vllm.names import KeyNames
+from kvcheck.targets.vllm.pool_hooks import hook_pool
 
 NO_GROUP = -1
 
@@ -46,7 +47,7 @@ class Recorder:
         self._hook_coordinator(manager.coordinator)
         for index, single in enumerate(manager.coordinator.single_type_managers):
             self._hook_single(index, single)
-        self._hook_pool(manager.block_pool)
+        hook_pool(manager.block_pool, self)
 
     def take(self) -> tuple[Event, ...]:
         """The log since the last call."""
@@ -201,59 +202,32 @@ class Recorder:
 
     # ---- pool ----------------------------------------------------------------------------------------------------
 
-    def _hook_pool(self, pool: Any) -> None:
-        take, touch, release, reset = pool.get_new_blocks, pool.touch, pool.free_blocks, pool.reset_prefix_cache
+    def took(self, blocks: list[int]) -> None:
+        """Blocks came from the free queue."""
+        self.log.append(Take(self._label, self._group, tuple(blocks)))
+        self.fresh.extend(blocks)
 
-        def get_new_blocks(num_blocks: int) -> Any:
-            blocks = take(num_blocks)
-            if blocks:
-                ids = tuple(block.block_id for block in blocks)
-                self.log.append(Take(self._label, self._group, ids))
-                self.fresh.extend(ids)
-            return blocks
+    def touched(self, blocks: list[int], revived: int) -> None:
+        """References were taken."""
+        self.log.append(Touch(self._label, self._group, tuple(blocks), revived))
 
-        def touched(blocks: Iterable[Any]) -> None:
-            held = [block for block in blocks if not block.is_null]
-            if held:
-                revived = sum(block.ref_cnt == 0 for block in held)
-                ids = tuple(block.block_id for block in held)
-                self.log.append(Touch(self._label, self._group, ids, revived))
-            touch(blocks)
+    def released(self, blocks: list[int]) -> None:
+        """References were given back."""
+        self.log.append(Release(self._label, self._group, tuple(blocks)))
 
-        def free_blocks(ordered_blocks: Iterable[Any]) -> None:
-            blocks = list(ordered_blocks)
-            ids = tuple(block.block_id for block in blocks if not block.is_null)
-            if ids:
-                self.log.append(Release(self._label, self._group, ids))
-            release(blocks)
+    def cleared(self) -> None:
+        """All keys are gone."""
+        self.log.append(Clear())
+        self.keys_changed = True
 
-        def reset_prefix_cache() -> bool:
-            done: bool = reset()
-            if done:
-                self.log.append(Clear())
-                self.keys_changed = True
-                self._hook_map(pool.cached_block_hash_to_block)
-            return done
+    def registered(self, key: bytes, block: int) -> None:
+        """A key was published."""
+        self.keys_changed = True
+        group, length, name = self._names.key(key)
+        self.log.append(Register(self._label, group, block, length, name))
 
-        pool.get_new_blocks, pool.touch, pool.free_blocks = get_new_blocks, touched, free_blocks
-        pool.reset_prefix_cache = reset_prefix_cache
-        self._hook_map(pool.cached_block_hash_to_block)
-
-    def _hook_map(self, key_map: Any) -> None:
-        insert, pop = key_map.insert, key_map.pop
-
-        def inserted(key: Any, block: Any) -> None:
-            insert(key, block)
-            self.keys_changed = True
-            group, length, name = self._names.key(key)
-            self.log.append(Register(self._label, group, block.block_id, length, name))
-
-        def popped(key: Any, block_id: int) -> Any:
-            block = pop(key, block_id)
-            if block is not None:
-                self.keys_changed = True
-                group, length, name = self._names.key(key)
-                self.log.append(Drop(group, block_id, length, name))
-            return block
-
-        key_map.insert, key_map.pop = inserted, popped
+    def withdrawn(self, key: bytes, block: int) -> None:
+        """A key was withdrawn."""
+        self.keys_changed = True
+        group, length, name = self._names.key(key)
+        self.log.append(Drop(group, block, length, name))

@@ -16,10 +16,13 @@ from kvcheck.targets.vllm.cache_session import CacheSession
 
 
 class SchedulerSession(CacheSession):
-    """Drives one scheduler. Everything the scheduler raises comes out as it is."""
+    """Drives one scheduler. Everything the scheduler raises comes out as it is.
+
+    ``scheduler`` is the server's own, for whoever records it.
+    """
 
     def __init__(self, api: Api, layout: Layout) -> None:
-        self._scheduler = api.scheduler(layout, self)
+        self._scheduler = self.scheduler = api.scheduler(layout, self)
         super().__init__(api, layout, self._scheduler.kv_cache_manager)
         self._script = Script(layout, self.promises.failed_by_request)
         self._in_flight: deque[tuple[Any, StepPlan]] = deque()

@@ -1,0 +1,135 @@
+"""What a running vLLM loads: with ``KVCHECK_RECORD=FILE`` each scheduler that it makes is recorded.
+
+Without the variable nothing is imported and nothing is touched. vLLM calls `register` in each of its processes; only
+the one with the scheduler in it writes. A second scheduler writes to ``FILE.2``, and so on; no file that is there is
+touched. The writing is done by a thread beside the scheduler's, mostly while that waits for the workers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvcheck.targets.recording import AnyLine
+
+VARIABLE = "KVCHECK_RECORD"
+MOST_FILES = 1000
+EVERY_SECONDS = 0.02
+"""Between two looks of the writing thread for work."""
+
+log = logging.getLogger("kvcheck.record")
+
+
+def register() -> None:
+    """The entry point of the group `vllm.general_plugins`."""
+    name = os.environ.get(VARIABLE)
+    if name:
+        from vllm.v1.core.sched.scheduler import Scheduler
+
+        record_schedulers(Scheduler, Path(name))
+
+
+def record_schedulers(scheduler_class: Any, path: Path) -> None:
+    """Record each scheduler that is made from now on. Once for a class, however often it is called."""
+    make = scheduler_class.__init__
+    if hasattr(make, "recorded"):
+        return
+
+    @functools.wraps(make)
+    def made(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        make(scheduler, *args, **kwargs)
+        try:
+            start(scheduler, path)
+        except Exception as error:  # noqa: BLE001  a server that cannot be recorded must serve all the same
+            log.warning("nothing is recorded: %s: %s", type(error).__name__, error)
+
+    made.recorded = True  # type: ignore[attr-defined]
+    scheduler_class.__init__ = made
+
+
+def start(scheduler: Any, path: Path) -> None:
+    """Record this scheduler, to a new file.
+
+    Raises:
+        OSError: no file can be made.
+    """
+    from kvcheck.targets.vllm.live import LiveRecorder
+
+    sink = FileSink(path)
+    version = str(getattr(sys.modules.get("vllm"), "__version__", ""))
+    writer = Writer()
+    recorder = LiveRecorder(scheduler, sink, version, writer)
+    writer.start()
+    atexit.register(recorder.close)
+    log.warning("kvcheck records this scheduler in %s", sink.path)
+
+
+class Writer(threading.Thread):
+    """Does what can wait, in order, a few times in a blink: what a killed process takes with it is that much.
+
+    It looks for work by itself, because waking it would cost the scheduler more than the work.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name="kvcheck-record", daemon=True)
+        self._work: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._one_at_a_time = threading.RLock()
+
+    def later(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Do this after all that was to be done before it."""
+        self._work.append((work, arguments))
+
+    def run(self) -> None:
+        """Work for as long as the process lives."""
+        while True:
+            time.sleep(EVERY_SECONDS)
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Do all that is still to be done now."""
+        with self._one_at_a_time:
+            while self._work:
+                work, arguments = self._work.popleft()
+                work(*arguments)
+
+
+class FileSink:
+    """A new file, to which each line is handed over at once: what was written outlives the process.
+
+    Raises:
+        OSError: it cannot be made, or written to (the disk is full).
+    """
+
+    def __init__(self, path: Path) -> None:
+        from kvcheck.targets.recording import encode
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path, self._file = _new_file(path)
+        self._encode = encode
+
+    def __call__(self, line: AnyLine) -> None:
+        """Write a line."""
+        data = self._encode(line) + b"\n"
+        if os.write(self._file, data) != len(data):
+            raise OSError(f"{self.path}: the disk is full")
+
+
+def _new_file(path: Path) -> tuple[Path, int]:
+    """A file that was not there before, and its descriptor."""
+    for number in range(1, MOST_FILES):
+        free = path if number == 1 else path.with_name(f"{path.name}.{number}")
+        try:
+            return free, os.open(free, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            continue
+    raise FileExistsError(f"{path} and {MOST_FILES - 1} files after it are there already")

@@ -1,0 +1,215 @@
+"""Recordings of live servers: identities, the file, what becomes of a recording that is cut or says the unsayable."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from releases import output_of
+
+from kvcheck.cli.main import run
+from kvcheck.engines.retracing import CUT_OFF, retraceable
+from kvcheck.files import InputError, read_run
+from kvcheck.model.actions import Abort, Arrive, Complete, Schedule
+from kvcheck.model.content import Prefixes
+from kvcheck.model.layout import Group, Layout
+from kvcheck.targets.recording import (
+    Aborted,
+    Arrived,
+    Closed,
+    Ended,
+    Opened,
+    Outside,
+    Planned,
+    Sampled,
+    Told,
+    encode,
+    is_recording,
+    read_recording,
+    tokens_of,
+)
+from kvcheck.targets.vllm.identities import Identities
+from kvcheck.targets.vllm.plugin import FileSink, Writer
+
+PROJECT = Path(__file__).parents[2]
+LAYOUT = Layout(groups=(Group(kind="full", block_size=2),), num_blocks=20, max_model_len=16, token_budget=16)
+OPENED = Opened(kvcheck="0.1.0", vllm="0.33.0", layout=LAYOUT)
+
+
+def packed(*tokens: int) -> bytes:
+    return b"".join(token.to_bytes(4, "little") for token in tokens)
+
+
+def arrived(request: int, **fields: object) -> Arrived:
+    return Arrived(request=request, prompt=packed(5, 6, 7), max_tokens=3, **fields)  # type: ignore[arg-type]
+
+
+def written(path: Path, *lines: object, tail: bytes = b"") -> Path:
+    path.write_bytes(b"".join(encode(line) + b"\n" for line in lines) + tail)  # type: ignore[arg-type]
+    return path
+
+
+# ---- identities ------------------------------------------------------------------------------------------------------
+
+
+def test_equal_prefixes_have_equal_identities_and_nothing_after_a_difference_has() -> None:
+    identities, rng = Identities(), random.Random(1)
+    tokens = [rng.randrange(150_000) for _ in range(300)]
+    other = [*tokens[:120], tokens[120] + 1, *tokens[121:]]
+    mine, theirs = tokens_of(identities.of(tokens)[0]), tokens_of(identities.of(other)[0])
+    assert mine[:120] == theirs[:120]
+    assert not set(mine[120:]) & set(theirs[120:])
+    assert len(set(mine)) == len(tokens)
+
+
+def test_identities_go_on_where_a_prompt_ended() -> None:
+    identities, tokens = Identities(), list(range(100, 164))
+    whole, _ = identities.of(tokens)
+    head, state = identities.of(tokens[:23])
+    tail, _ = identities.of(tokens[23:], 23, state)
+    assert head + tail == whole
+    assert identities.of([], 64, 7) == (b"", 7)
+
+
+def test_another_recording_has_other_identities() -> None:
+    tokens = [7] * 50
+    assert not set(tokens_of(Identities().of(tokens)[0])) & set(tokens_of(Identities().of(tokens)[0]))
+    assert Identities().name("tenant") != Identities().name("tenant")
+
+
+# ---- the file --------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_there_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "r").write_text("mine")
+    sinks = [FileSink(tmp_path / "r") for _ in range(2)]
+    assert [sink.path.name for sink in sinks] == ["r.2", "r.3"]
+    assert (tmp_path / "r").read_text() == "mine"
+
+
+def test_what_can_wait_is_done_in_order() -> None:
+    writer, done = Writer(), []
+    for number in range(5):
+        writer.later(done.append, number)
+    assert done == []
+    writer.catch_up()
+    assert done == [0, 1, 2, 3, 4]
+
+
+def test_a_last_line_that_is_cut_is_left_out(tmp_path: Path) -> None:
+    path = written(tmp_path / "r", OPENED, arrived(0), tail=b'{"line":"pla')
+    assert is_recording(path)
+    recording = read_recording(path)
+    assert (recording.cut, len(recording.lines)) == (True, 1)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}\n", b'{"line":"closed"}\n', b'{"line":"opened"\n'])
+def test_what_is_no_recording_is_refused_in_one_line(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "r").write_bytes(content)
+    with pytest.raises(InputError) as refused:
+        read_recording(tmp_path / "r")
+    assert "\n" not in str(refused.value)
+
+
+# ---- as a run --------------------------------------------------------------------------------------------------------
+
+
+def lines_of_a_request() -> list[object]:
+    return [
+        arrived(0),
+        Planned(who=[0], counts=[3], new=[(0, 0, ((1, 2),))]),
+        Sampled(),
+        arrived(1),
+        Aborted(),
+        Told(ended=[Ended(request=1, why="aborted"), Ended(request=0, why="aborted", answer=packed(8))]),
+    ]
+
+
+def test_a_recording_is_a_run(tmp_path: Path) -> None:
+    path = written(tmp_path / "r", OPENED, *lines_of_a_request(), Closed())
+    found = retraceable(read_recording(path))
+    assert found.undetermined == ""
+    assert found.run.actions == (
+        Arrive(label="r0", prompt=(5, 6, 7), max_tokens=3, answer=(8,)),
+        Schedule(),
+        Complete(),
+        Arrive(label="r1", prompt=(5, 6, 7), max_tokens=3),
+        Abort(label="r1"),
+        Abort(label="r0"),
+    )
+
+
+def test_a_server_that_was_killed_may_have_died_in_a_pass(tmp_path: Path) -> None:
+    found = retraceable(read_recording(written(tmp_path / "r", OPENED, arrived(0))))
+    assert found.undetermined == CUT_OFF
+    assert found.run.actions[1:] == (Schedule(),)
+
+
+@pytest.mark.parametrize("line", [Outside(why="a load that failed"), arrived(1, outside="structured output")])
+def test_what_no_action_can_say_ends_the_run(line: object, tmp_path: Path) -> None:
+    found = retraceable(read_recording(written(tmp_path / "r", OPENED, arrived(0), line, arrived(2))))
+    assert found.undetermined.startswith("outside: ")
+    assert len(found.run.actions) == 1
+
+
+def test_a_server_that_no_layout_can_say_is_undetermined(tmp_path: Path) -> None:
+    opened = Opened(kvcheck="0.1.0", vllm="0.33.0", layout=None, outside=("pipeline parallelism",))
+    found = retraceable(read_recording(written(tmp_path / "r", opened)))
+    assert (found.undetermined, found.steps) == ("outside: pipeline parallelism", [])
+
+
+def test_a_recording_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="contradicts itself"):
+        retraceable(read_recording(written(tmp_path / "r", OPENED, Sampled(), Closed())))
+
+
+def test_a_recorded_answer_is_what_sampling_gives() -> None:
+    arrive = Arrive(label="a", prompt=(1, 2), answer=(9, 9))
+    told = Prefixes(arrive.sequence).token_list(5)
+    assert told[:4] == [1, 2, 9, 9]
+    assert told[4] in (1, 2, 3, 4)
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_says_how_and_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["record"]) == 0
+    assert "KVCHECK_RECORD=FILE vllm serve" in capsys.readouterr().out
+    path = written(tmp_path / "r", OPENED, *lines_of_a_request(), Closed())
+    out = tmp_path / "run.json"
+    assert run(["record", str(path), "--out", str(out)]) == 0
+    assert "2, 1 passes, 2 aborted" in capsys.readouterr().out
+    assert len(read_run(out).actions) == 6
+    assert run(["record", str(tmp_path / "nothing")]) == 3
+    assert run(["record", "--out", str(out)]) == 3
+
+
+def test_a_recording_of_no_known_version_needs_a_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path / "r", Opened(kvcheck="0.1.0", vllm="", layout=LAYOUT), arrived(0))
+    assert run(["replay", str(path)]) == 3
+    assert "--target path:DIR" in capsys.readouterr().err
+
+
+def test_a_broken_recording_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path / "r", OPENED, tail=b"nonsense\n")
+    assert run(["replay", str(path)]) == 3
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+# ---- off unless asked ------------------------------------------------------------------------------------------------
+
+
+def test_without_the_variable_the_plugin_imports_and_touches_nothing() -> None:
+    code = """
+        import sys
+        from kvcheck.targets.vllm.plugin import register
+        register()
+        print(sorted(name for name in sys.modules if name.startswith(("vllm", "numpy", "msgspec", "kvcheck."))))
+    """
+    environment = {"PYTHONPATH": str(PROJECT), "KVCHECK_RECORD": ""}
+    names = ["kvcheck.targets", "kvcheck.targets.vllm", "kvcheck.targets.vllm.plugin"]
+    assert output_of(code, **environment).strip() == str(names)
+    assert os.environ.get("KVCHECK_RECORD") is None
