@@ -64,14 +64,19 @@ def whole_or_nothing(end: End, ledger: Ledger) -> Iterator[Finding]:
 )
 def reserved(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
     """Else it takes what a prefill needs next, and the two can take turns for ever."""
-    load = load_beside_prefills(moment, ledger)
     view = moment.view
-    if load is None or view is None:
-        return
-    needed = {label: _still_needed(ledger, view, label) for label in _others_in_flight(view, ledger, load)}
-    if sum(needed.values()) > len(view.free):
+    load, needed = blocks_still_needed(moment, ledger)
+    if view is not None and sum(needed.values()) > len(view.free):
         by = ", ".join(f"{label} {blocks}" for label, blocks in needed.items() if blocks)
         yield Finding(f"the load of {load} leaves {len(view.free)} blocks free, and others still need more: {by}")
+
+
+def blocks_still_needed(moment: Moment, ledger: Ledger) -> tuple[str | None, dict[str, int]]:
+    """The load that came last in this pass, and the blocks that each of the others in flight has still to take."""
+    load, view = load_beside_prefills(moment, ledger), moment.view
+    if load is None or view is None:
+        return None, {}
+    return load, {label: _still_needed(ledger, view, label) for label in _others_in_flight(view, ledger, load)}
 
 
 def load_beside_prefills(moment: Moment, ledger: Ledger) -> str | None:

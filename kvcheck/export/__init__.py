@@ -1,0 +1,1 @@
+"""Runs as other things: tests that can be pasted elsewhere."""
