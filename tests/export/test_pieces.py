@@ -151,8 +151,11 @@ def test_code_is_broken_at_the_width_and_means_the_same() -> None:
 
 def test_only_what_is_named_is_cut() -> None:
     text, imports = cut("block_hasher(config, 2)")
-    assert text.startswith("def block_hasher(")
-    assert text.count("def ") == 1
+    assert [line for line in text.splitlines() if line.startswith("def ")] == [
+        "def hash_lookahead(config):",
+        "def block_hasher(config, hash_block_size):",
+    ]
+    assert "class " not in text
     assert imports == [
         ("vllm.utils.hashing", "sha256"),
         ("vllm.v1.core.kv_cache_utils", "get_request_block_hasher"),
