@@ -20,9 +20,9 @@ Traceback (most recent call last):
 vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue
 """
 DEEPER = """
-  File "/home/vllm/venv/lib/python3.11/site-packages/vllm/v1/core/sched/scheduler.py", line 7, in schedule
+  File "/srv/venv/lib/python3.11/site-packages/vllm/v1/core/sched/scheduler.py", line 7, in schedule
     pick(self)
-  File "/home/vllm/venv/lib/python3.11/site-packages/sorted/lists.py", line 9, in pick
+  File "/srv/venv/lib/python3.11/site-packages/sorted/lists.py", line 9, in pick
     self._queue[0]
     ~~~~~~~~~~~^^^
 IndexError
