@@ -136,7 +136,22 @@ def test_a_page_of_a_real_release(capsys: pytest.CaptureFixture[str]) -> None:
 
 # ---- fuzz ------------------------------------------------------------------------------------------------------------
 
-FUZZ = ["fuzz", "--target", "toy", "--runs", "4", "--seed", "7", "--jobs", "1", "--html", "c.html", "--json", "c.json"]
+FUZZ = [
+    "fuzz",
+    "--fresh",
+    "--target",
+    "toy",
+    "--runs",
+    "4",
+    "--seed",
+    "7",
+    "--jobs",
+    "1",
+    "--html",
+    "c.html",
+    "--json",
+    "c.json",
+]
 
 
 def test_a_campaign_has_a_page_and_one_for_each_violation(toys: Any) -> None:

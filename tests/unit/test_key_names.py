@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from kvcheck.model.actions import Arrive
 from kvcheck.model.content import Prefixes
 from kvcheck.targets.vllm.names import GROUP_BYTES, KeyNames
 
@@ -16,7 +17,7 @@ def hash_of(*tokens: int) -> bytes:
 def test_hashes_that_a_server_makes_anew_for_the_same_tokens_have_names() -> None:
     """A session keeps the hash of what it discarded; when it is preempted, all are made again (R1.10)."""
     names = KeyNames(hash_block=1, lookahead=1, external=bytes)
-    names.arrive("a", (1, 2), "", 0)
+    names.arrive(Arrive(label="a", prompt=(1, 2)))
     request = SimpleNamespace(num_prompt_tokens=2, all_token_ids=[1, 2], block_hashes=[hash_of(1, 2)])
     names.learn("a", request)
     request.all_token_ids, request.num_prompt_tokens = [1, 3], 2  # the hash of 1 and 2 stays
