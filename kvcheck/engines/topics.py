@@ -81,24 +81,14 @@ def _short_of_memory(source: Source, layout: Layout) -> Layout:
     return replace(tight, num_blocks=tight.min_blocks + source.choose((0, 1, 2, 4)))
 
 
-def _connected(source: Source, layout: Layout) -> Layout:
-    return layout if layout.connector else replace(layout, connector=random_connector(source, ALL_FEATURES))
+def _connected(unable: str) -> Change:
+    """With a connector, of another role than this one, which cannot do what was mentioned."""
 
+    def change(source: Source, layout: Layout) -> Layout:
+        connector = layout.connector or random_connector(source, ALL_FEATURES)
+        return replace(layout, connector=replace(connector, role="both") if connector.role == unable else connector)
 
-def _loading(source: Source, layout: Layout) -> Layout:
-    """With a connector that has something to load."""
-    connected = _connected(source, layout)
-    assert connected.connector is not None
-    able = connected.connector.role != "producer"
-    return connected if able else replace(connected, connector=replace(connected.connector, role="both"))
-
-
-def _storing(source: Source, layout: Layout) -> Layout:
-    """With a connector that stores."""
-    connected = _connected(source, layout)
-    assert connected.connector is not None
-    able = connected.connector.role != "consumer"
-    return connected if able else replace(connected, connector=replace(connected.connector, role="both"))
+    return change
 
 
 def _drafting(*methods: str) -> Change:
@@ -135,6 +125,10 @@ def _retaining(source: Source, layout: Layout) -> Layout:
     return replace(layout, retention=random_retention(source, Core.of(layout), layout.scheduler_block))
 
 
+def _is_connected(layout: Layout) -> bool:
+    return layout.connector is not None
+
+
 def _has(kind: str) -> Callable[[Layout], bool]:
     return lambda layout: any(group.kind == kind for group in layout.groups)
 
@@ -156,22 +150,22 @@ _ALL = (
     Topic(
         name="connector",
         words=r"connector|kv[_ -]?(transfer|xfer)|external|remote[_ ]kv|nixl|lmcache|mooncake|offload|disagg|recving",
-        there=lambda layout: layout.connector is not None,
-        change=_loading,
+        there=_is_connected,
+        change=_connected("producer"),
         emphasis=frozenset({"answers", "transfer"}),
     ),
     Topic(
         name="failed load",
         words=r"invalid[_ ]block|failed[_ ](to )?(recv|load)|load[_ ](fail|error)|recompute polic",
-        there=lambda layout: layout.connector is not None,
-        change=_loading,
+        there=_is_connected,
+        change=_connected("producer"),
         emphasis=frozenset({"answers", "failures", "transfer"}),
     ),
     Topic(
         name="store",
         words=r"finished_sending|request_finished|offload|\bstor(e|es|ed|ing)\b|save_kv|delay_free",
-        there=lambda layout: layout.connector is not None,
-        change=_storing,
+        there=_is_connected,
+        change=_connected("consumer"),
         emphasis=frozenset({"stores", "transfer"}),
     ),
     Topic(
