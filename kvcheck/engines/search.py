@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Protocol
 
 import msgspec
 
@@ -11,6 +12,7 @@ from kvcheck.engines.judging import Watch
 from kvcheck.engines.random_layouts import Features, random_layout
 from kvcheck.engines.random_runs import RunGenerator, is_settled, settle_actions
 from kvcheck.engines.source import RandomSource, Source
+from kvcheck.engines.thinned_runs import ThinnedGenerator
 from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Action, Level, Run
 from kvcheck.model.layout import Layout
@@ -20,6 +22,15 @@ from kvcheck.targets.failures import HarnessError
 LENGTHS = ((8, 30), (20, 110))
 """Random actions of a run before it settles, at least and at most: short runs, of which there are more a second, and
 long ones."""
+THINNED_PERCENT = 30
+"""Of the runs on several groups, those that do nothing but ask for one text again."""
+
+
+class Generator(Protocol):
+    """Draws the actions of one run."""
+
+    def next(self, execution: Execution) -> Action:
+        """The next action of the run."""
 
 
 class SearchResult(msgspec.Struct):
@@ -55,10 +66,17 @@ def search_one(
     session, chosen = (
         _started(target, source, features, level) if layout is None else (target.start(layout, level), layout)
     )
-    return walked(session, Run(layout=chosen, actions=(), level=level), source, RunGenerator(source, chosen, features))
+    return walked(session, Run(layout=chosen, actions=(), level=level), source, _generator(source, chosen, features))
 
 
-def walked(session: Session, begun: Run, source: Source, generator: RunGenerator) -> SearchResult:
+def _generator(source: Source, layout: Layout, features: Features) -> Generator:
+    thins = features.evictions and layout.caching and len(layout.groups) > 1
+    if thins and source.chance(THINNED_PERCENT):
+        return ThinnedGenerator(source, layout)
+    return RunGenerator(source, layout, features)
+
+
+def walked(session: Session, begun: Run, source: Source, generator: Generator) -> SearchResult:
     """What random actions and the end after them come to, on a server that has just started. ``begun``: the run, still
     without actions."""
     watch = Watch(session, Execution(session, begun.layout, begun.level))
@@ -94,7 +112,7 @@ def _started(target: Target, source: Source, features: Features, level: Level) -
     raise UnsupportedLayout("the target supports none of a hundred random layouts")
 
 
-def _walk(watch: Watch, source: Source, generator: RunGenerator, actions: list[Action]) -> None:
+def _walk(watch: Watch, source: Source, generator: Generator, actions: list[Action]) -> None:
     for _ in range(source.integer(*source.choose(LENGTHS))):
         if _broken(watch, generator.next(watch.execution), actions):
             return

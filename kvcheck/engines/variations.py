@@ -7,9 +7,9 @@ from random import Random
 
 import msgspec
 
-from kvcheck.model.actions import Action, Arrive, Complete, Extend, Run, Schedule
+from kvcheck.model.actions import Action, Answer, Arrive, Complete, Extend, Run, Schedule, Transfer
 from kvcheck.model.content import Prefixes
-from kvcheck.model.layout import problems
+from kvcheck.model.layout import Connector, problems
 
 EDITS = (1, 1, 2, 3, 4)
 """How many edits make a variation."""
@@ -137,7 +137,33 @@ def _size(run: Run, rng: Random) -> Run:
     return run if problems(changed) else replace(run, layout=changed)
 
 
+def _loaded_at_once(run: Run, rng: Random) -> Run:
+    """A connector holds some of a prompt, and it is there at once: what was computed before, or waited for, is not."""
+    arrivals = [i for i, action in enumerate(run.actions) if isinstance(action, Arrive)]
+    if not arrivals:
+        return run
+    place = rng.choice(arrivals)
+    arrive = run.actions[place]
+    assert isinstance(arrive, Arrive)
+    answered = replace(arrive, answers=(Answer(holds=rng.randint(0, len(arrive.prompt))),))
+    actions = tuple(
+        answered if i == place else action
+        for i, action in enumerate(run.actions)
+        if not (isinstance(action, Transfer) and action.label == arrive.label)
+    )
+    layout = replace(run.layout, connector=run.layout.connector or Connector())
+    return run if problems(layout) else replace(run, layout=layout, actions=actions)
+
+
+def _overlapping(run: Run, rng: Random) -> Run:
+    """Another number of steps runs at a time."""
+    layout = replace(run.layout, steps_in_flight=rng.randint(1, 3))
+    return run if problems(layout) else replace(run, layout=layout)
+
+
 _EDITS = (
+    *[_loaded_at_once] * 2,
+    _overlapping,
     *[_of_actions(_drop)] * 3,
     *[_of_actions(_drop_step)] * 2,
     *[_of_actions(_move)] * 2,

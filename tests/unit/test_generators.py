@@ -22,8 +22,10 @@ from kvcheck.engines.random_layouts import ALL_FEATURES, Features, random_layout
 from kvcheck.engines.random_prompts import Lengths
 from kvcheck.engines.random_runs import RunGenerator, settle_actions
 from kvcheck.engines.source import HypothesisSource, RandomSource, Source
+from kvcheck.engines.thinned_runs import ThinnedGenerator
 from kvcheck.model.actions import (
     ACTION_KINDS,
+    Abort,
     Action,
     Answer,
     Arrive,
@@ -599,6 +601,38 @@ def test_evictions_name_keys_that_exist() -> None:
                 found += execution.view is not None and (0, 1, action.prefix, key) in execution.view.keys
             execution.apply(action)
     assert found > 0.8 * named > 100
+
+
+def thinned_run(seed: int) -> tuple[Run, int]:
+    """A run that asks for one text again and again, and how many of its evictions named a key that was there."""
+    source, layout = source_of(seed), layout_of(full(2), window(2, 8), num_blocks=60, token_budget=8)
+    execution = Execution(load_target("model").start(layout), layout)
+    generator, actions, found = ThinnedGenerator(source, layout), [], 0
+    for _ in range(LENGTH):
+        action = generator.next(execution)
+        if isinstance(action, Evict) and execution.view is not None:
+            key = execution.shadow.prefixes[action.label].id_of(action.prefix)
+            found += any(
+                (group, length, k) == (action.group, action.prefix, key) for group, _, length, k in execution.view.keys
+            )
+        execution.apply(action)
+        actions.append(action)
+    return Run(layout=layout, actions=tuple(actions)), found
+
+
+def test_thinned_runs_ask_for_one_text_again_after_a_few_of_its_keys_are_gone() -> None:
+    evictions = named = aborts = 0
+    for seed in range(20):
+        run, found = thinned_run(seed)
+        asked = arrivals(run)
+        longest = max((a.prompt for a in asked), key=len)
+        assert all(a.prompt == longest[: len(a.prompt)] for a in asked)
+        assert all(run.layout.max_model_len // 2 - 1 <= len(a.prompt) < run.layout.max_model_len for a in asked)
+        aborts += sum(isinstance(action, Abort) for action in run.actions)
+        evictions += sum(isinstance(action, Evict) for action in run.actions)
+        named += found
+    assert named > 0.8 * evictions > 40
+    assert aborts > 10
 
 
 # ---- the end of a run ------------------------------------------------------------------------------------------------

@@ -6,10 +6,11 @@ from collections import Counter
 from random import Random
 
 from helpers import full, layout_of
+from msgspec.structs import replace
 
 from kvcheck.engines.judging import judge_run
 from kvcheck.engines.variations import begun, varied
-from kvcheck.model.actions import Answer, Arrive, Complete, Run, Schedule
+from kvcheck.model.actions import Answer, Arrive, Complete, Run, Schedule, Transfer
 from kvcheck.model.content import Prefixes
 from kvcheck.model.layout import Connector, problems
 from kvcheck.targets.loading import load_target
@@ -43,6 +44,20 @@ def test_variations_differ_in_all_that_can() -> None:
     for name in ("num_blocks", "token_budget", "max_requests", "max_model_len"):
         values = {getattr(run.layout, name) for run in others}
         assert min(values) < getattr(LAYOUT, name) < max(values), name
+
+
+def test_a_variation_may_give_the_server_a_connector_whose_tokens_are_there_at_once_and_overlapping_steps() -> None:
+    layout = layout_of(full(4), num_blocks=20, max_model_len=24)
+    loading = replace(ARRIVE, answers=())
+    run, rng = Run(layout=layout, actions=(loading, Schedule(), Transfer(label="a"), Complete())), Random(4)
+    others = [varied(run, rng) for _ in range(400)]
+    assert {other.layout.steps_in_flight for other in others} == {1, 2, 3}
+    answered = [(other, a) for other in others for a in other.actions if isinstance(a, Arrive) and a.answers]
+    assert answered
+    for other, arrive in answered:
+        assert other.layout.connector is not None
+        assert not any(answer.asynchronous for answer in arrive.answers)
+    assert any(not any(isinstance(a, Transfer) for a in other.actions) for other, _ in answered)
 
 
 def test_the_same_draws_make_the_same_variation() -> None:
