@@ -65,7 +65,9 @@ def random_recordings(spec: str, runs: int, folder: Path) -> dict[str, Any]:
 
 
 def serve(spec: str, end: str, passes: int = 120) -> None:
-    """Serve a load with overlapping steps, as an engine does, with the recorder that the environment asks for."""
+    """Serve a load with overlapping steps, as an engine does, with the recorder that the environment asks for.
+
+    ``end``: in order ("shutdown"), the same after somebody else has evicted a block ("evicted"), or killed ("cut")."""
     runtime = load(resolve(spec))
     register()
     api, rng = for_release(runtime), random.Random(3)
@@ -85,7 +87,9 @@ def serve(spec: str, end: str, passes: int = 120) -> None:
             sampled = {label: (rng.randrange(150_000),) for label in ready}
             output = api.runner_output(planned, StepOutput(sampled=sampled, proposed={}), LAYOUT)
             scheduler.update_from_output(planned, output)
-    if end == "shutdown":
+    if end == "evicted":
+        scheduler.kv_cache_manager.block_pool.evict_blocks({1})
+    if end != "cut":
         scheduler.shutdown()
     else:
         _cut(Path(os.environ["KVCHECK_RECORD"]))

@@ -2,8 +2,8 @@
 must do the same, down to each block.
 
 What the recording does not hold (the view, estimates, what a worker would read) the retraced server shows. It stands
-for the live one as long as both write the same lines: every block that was taken, touched, given back, registered or
-withdrawn, every plan, every end. Where they part, nothing more is said.
+for the live one as long as both write the same lines: every block that was taken, touched or given back, every plan,
+every end. Where they part, nothing more is said.
 """
 
 from __future__ import annotations

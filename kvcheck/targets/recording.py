@@ -22,8 +22,9 @@ FIRST_BYTES = b'{"line":"opened"'
 """How every recording begins."""
 
 PoolEvent: TypeAlias = tuple[str, tuple[int, ...]]
-"""What the pool did: took, touched or released these blocks; registered or withdrew (group, block); cleared all keys.
-And what was asked of the connector: request, local tokens, external tokens (-1: later), whether asynchronously."""
+"""What the pool did: took, touched or released these blocks; cleared all keys. Of single keys nothing is told: they
+are dozens a step, and what is hit and taken later follows from them. And what was asked of the connector: request,
+local tokens, external tokens (-1: later), whether asynchronously."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="line", gc=False):

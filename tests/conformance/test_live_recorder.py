@@ -76,6 +76,12 @@ def test_a_killed_server_leaves_what_it_did(tmp_path: Path) -> None:
     assert violations == []
 
 
+def test_the_recording_ends_where_somebody_else_than_the_scheduler_evicts(tmp_path: Path) -> None:
+    undetermined, violations = judged(served(tmp_path, "evicted"))
+    assert undetermined == "outside: blocks that something else than the scheduler takes, gives back or evicts"
+    assert violations == []
+
+
 def test_a_server_that_does_something_else_is_neither_passed_nor_accused(tmp_path: Path) -> None:
     file = served(tmp_path, "shutdown")
     recording = read_recording(file)

@@ -125,7 +125,9 @@ class LiveRecorder:
     def _hook(self, scheduler: Any) -> None:
         if not self._on:
             return
-        hook_pool(scheduler.kv_cache_manager.block_pool, self)
+        pool = scheduler.kv_cache_manager.block_pool
+        hook_pool(pool, self)
+        pool.evict_blocks = self._evicting(pool.evict_blocks)
         scheduler.schedule = self._passing(scheduler.schedule)
         for name, before in (
             ("add_request", self._arrives),
@@ -197,6 +199,16 @@ class LiveRecorder:
             return result
 
         return ending
+
+    def _evicting(self, evict: Callable[..., Any]) -> Callable[..., Any]:
+        """Blocks lose their keys though nobody takes them."""
+
+        def evicting(*args: Any, **kwargs: Any) -> Any:
+            if not self._inside:
+                self._elsewhere()
+            return evict(*args, **kwargs)
+
+        return evicting
 
     def _asking(self, ask: Callable[..., Any]) -> Callable[..., Any]:
         """The connector is asked."""
@@ -442,20 +454,6 @@ class LiveRecorder:
         """All keys are gone."""
         if self._inside:
             self._log.append(("cleared", ()))
-        else:
-            self._elsewhere()
-
-    def registered(self, key: bytes, block: int) -> None:
-        """A key was published. Only its group is told: the server's hashes are hashes of text."""
-        if self._inside:
-            self._log.append(("registered", (key[-1], block)))
-        else:
-            self._elsewhere()
-
-    def withdrawn(self, key: bytes, block: int) -> None:
-        """A key was withdrawn."""
-        if self._inside:
-            self._log.append(("withdrawn", (key[-1], block)))
         else:
             self._elsewhere()
 

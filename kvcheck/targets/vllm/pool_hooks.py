@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class PoolWatcher(Protocol):
-    """What a pool's watcher is told. ``key`` is a block hash with the group's index behind it."""
+    """What a pool's watcher is told of blocks."""
 
     def took(self, blocks: list[int]) -> None:
         """These came from the front of the free queue."""
@@ -21,6 +21,10 @@ class PoolWatcher(Protocol):
     def cleared(self) -> None:
         """All keys were withdrawn."""
 
+
+class KeyWatcher(Protocol):
+    """What a pool's watcher is told of keys: each is a block hash with the group's index behind it."""
+
     def registered(self, key: bytes, block: int) -> None:
         """A key was published for the block."""
 
@@ -29,7 +33,7 @@ class PoolWatcher(Protocol):
 
 
 def hook_pool(pool: Any, watcher: PoolWatcher) -> None:
-    """Replace the methods of this one pool, so that the watcher is told of each."""
+    """Replace the methods of this one pool, so that the watcher is told of each; of keys only ``hook_keys`` tells."""
     take, touch, release, reset = pool.get_new_blocks, pool.touch, pool.free_blocks, pool.reset_prefix_cache
 
     def get_new_blocks(num_blocks: int) -> Any:
@@ -55,15 +59,27 @@ def hook_pool(pool: Any, watcher: PoolWatcher) -> None:
         done: bool = reset()
         if done:
             watcher.cleared()
-            _hook_map(pool.cached_block_hash_to_block, watcher)
         return done
 
     pool.get_new_blocks, pool.touch, pool.free_blocks = get_new_blocks, touched, free_blocks
     pool.reset_prefix_cache = reset_prefix_cache
+
+
+def hook_keys(pool: Any, watcher: KeyWatcher) -> None:
+    """Tell the watcher of each key of this one pool. A reset gives the pool a new map of keys."""
+    reset = pool.reset_prefix_cache
+
+    def reset_prefix_cache() -> bool:
+        done: bool = reset()
+        if done:
+            _hook_map(pool.cached_block_hash_to_block, watcher)
+        return done
+
+    pool.reset_prefix_cache = reset_prefix_cache
     _hook_map(pool.cached_block_hash_to_block, watcher)
 
 
-def _hook_map(key_map: Any, watcher: PoolWatcher) -> None:
+def _hook_map(key_map: Any, watcher: KeyWatcher) -> None:
     insert, pop = key_map.insert, key_map.pop
 
     def inserted(key: Any, block: Any) -> None:

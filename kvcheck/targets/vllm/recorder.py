@@ -26,7 +26,7 @@ from kvcheck.model.observation import (
     Touch,
 )
 from kvcheck.targets.vllm.names import KeyNames
-from kvcheck.targets.vllm.pool_hooks import hook_pool
+from kvcheck.targets.vllm.pool_hooks import hook_keys, hook_pool
 
 NO_GROUP = -1
 
@@ -48,6 +48,7 @@ class Recorder:
         for index, single in enumerate(manager.coordinator.single_type_managers):
             self._hook_single(index, single)
         hook_pool(manager.block_pool, self)
+        hook_keys(manager.block_pool, self)
 
     def take(self) -> tuple[Event, ...]:
         """The log since the last call."""
