@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kvcheck-target", metavar="T", help="Run kvcheck's state machine on this code, such as path:.")
     group.addoption("--kvcheck-seconds", metavar="S", type=_seconds, default=10.0, help="For so long (default: 10).")
     group.addoption("--kvcheck-layout", metavar="NAME|FILE", help="On this layout (default: random ones).")
-    group.addoption("--kvcheck-seed", metavar="K", type=int, help="With this seed (default: a random one, printed).")
+    group.addoption("--kvcheck-seed", metavar="K", type=_seed, help="With this seed (default: a random one, printed).")
     group.addoption(
         "--kvcheck-light", metavar="T", help="Let `import vllm` mean this release, without torch, in exported tests."
     )
@@ -40,6 +40,14 @@ def _seconds(text: str) -> float:
     if not (math.isfinite(seconds) and seconds > 0):
         raise ValueError
     return seconds
+
+
+def _seed(text: str) -> int:
+    """A number that is not below zero."""
+    seed = int(text)
+    if seed < 0:
+        raise ValueError
+    return seed
 
 
 def pytest_configure(config: pytest.Config) -> None:

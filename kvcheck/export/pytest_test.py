@@ -18,7 +18,7 @@ from kvcheck.engines.judging import judge_run
 from kvcheck.model.actions import Run
 from kvcheck.targets.loading import load_target
 
-TARGET = os.environ.get("KVCHECK_TARGET", "{target}")
+TARGET = os.environ.get("KVCHECK_TARGET", {target!r})
 
 RUN = r"""
 {run}"""

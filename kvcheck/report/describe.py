@@ -58,6 +58,8 @@ def group_text(group: Group, eagle: bool = False) -> str:
         parts.append(f"chunk {group.chunk}")
     if group.speculative_blocks:
         parts.append(f"+{group.speculative_blocks} speculative")
+    if group.variant > 1:
+        parts.append(f"variant {group.variant}")
     if group.checkpoint_blocks:
         parts.append(f"+{group.checkpoint_blocks} checkpoint")
     if eagle:
@@ -72,6 +74,7 @@ def _extras(layout: Layout) -> Iterator[str]:
         "steps in flight": (layout.steps_in_flight, 1),
         "DCP": (layout.dcp, 1),
         "policy": (layout.policy, "fcfs"),
+        "chunk grid": (layout.grid, "mamba"),
         "watermark": (layout.watermark, 0.0),
         "long-prefill threshold": (layout.long_prefill_threshold, 0),
         "worker generation": (layout.worker_generation, 1),
@@ -146,6 +149,8 @@ def _arrival_words(arrival: Arrive) -> Iterator[str]:
         "stored when finished": arrival.store,
     }
     yield from (f"[{word}]" for word, on in words.items() if on)
+    if arrival.answer:
+        yield f"[samples {_prompt_text(arrival.answer)}]"
     if arrival.answers:
         yield f"[connector: {', then '.join(_answer_text(answer) for answer in arrival.answers)}]"
 

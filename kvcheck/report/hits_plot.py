@@ -1,19 +1,17 @@
-"""How far hits reach, drawn: a panel a case, a line a setup. Needs the extra `kvcheck[plot]`."""
+"""How far hits reach, drawn as SVG by leather: a chart a case, a line a setup. Needs the extra `kvcheck[html]`."""
 
 from __future__ import annotations
 
 import importlib.util
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 from kvcheck.engines.hit_map import Case
 from kvcheck.files import InputError, write_whole
 from kvcheck.report.hits import Maps
+from kvcheck.report.pages.charts import stairs
 
-SUFFIXES = ("svg", "png", "pdf")
-FORMATS = ", ".join(f".{suffix}" for suffix in SUFFIXES)
-PANEL_INCHES = (9.0, 2.6)
+SUFFIX = ".svg"
 
 
 def require_plots(file: Path) -> None:
@@ -22,34 +20,30 @@ def require_plots(file: Path) -> None:
     Raises:
         InputError: it cannot.
     """
-    if file.suffix.lstrip(".") not in SUFFIXES:
-        raise InputError(f"--plot {file}: a drawing is one of {FORMATS}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InputError("--plot needs matplotlib: pip install 'kvcheck[plot]'")
+    if file.suffix != SUFFIX:
+        raise InputError(f"--plot {file}: a drawing is a file {SUFFIX}")
+    if importlib.util.find_spec("leather") is None:
+        raise InputError("--plot needs leather: pip install 'kvcheck[html]'")
 
 
-def plot(file: Path, title: str, cases: Sequence[Case], maps: Maps) -> None:
+def plot(file: Path, cases: Sequence[Case], maps: Maps) -> None:
     """Draw the hits of all cases, and dotted what they could be at most.
 
     Raises:
         OutputError: the file cannot be written.
     """
-    from matplotlib.figure import Figure  # noqa: PLC0415  an extra, and slow to import
+    import leather  # noqa: PLC0415  an extra
 
-    width, height = PANEL_INCHES
-    figure = Figure(figsize=(width, height * len(cases)), layout="constrained")
-    panels = figure.subplots(len(cases), 1, squeeze=False)[:, 0]
-    figure.suptitle(title)
-    for panel, case in zip(panels, cases, strict=True):
-        for index, (name, measured) in enumerate(maps[case.name].items()):
-            shared = [point.shared for point in measured.points]
-            if not index:
-                possible = [point.most for point in measured.points]
-                panel.plot(shared, possible, ":", color="grey", drawstyle="steps-post", label="possible")
-            panel.plot(shared, [point.hit for point in measured.points], drawstyle="steps-post", label=name)
-        panel.set(title=case.what, xlabel="shared tokens", ylabel="hit (tokens)")
-        panel.grid(alpha=0.3)
-    panels[0].legend()
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format=file.suffix.lstrip("."))
-    write_whole(file, drawn.getvalue())
+    grid = leather.Grid()
+    for case in cases:
+        chart = leather.Chart(case.what)
+        chart.add_x_axis(name="shared tokens")
+        chart.add_y_axis(name="hit (tokens)")
+        setups = maps[case.name]
+        first = next(iter(setups.values()))
+        possible = stairs([(point.shared, point.most) for point in first.points])
+        chart.add_line(possible, name="possible", stroke_color="grey", stroke_dasharray="2,4")
+        for name, measured in setups.items():
+            chart.add_line(stairs([(point.shared, point.hit) for point in measured.points]), name=name)
+        grid.add_one(chart)
+    write_whole(file, grid.to_svg().encode())

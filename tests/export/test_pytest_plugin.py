@@ -106,6 +106,12 @@ def test_a_time_is_a_number_above_zero(seconds: str, tmp_path: Path) -> None:
     assert "--kvcheck-seconds: invalid" in output
 
 
+def test_a_seed_is_not_below_zero(tmp_path: Path) -> None:
+    status, output = session(tmp_path, "--kvcheck-seed=-1")
+    assert status == 4
+    assert "--kvcheck-seed: invalid" in output
+
+
 @pytest.mark.release
 def test_a_release_is_driven_and_its_defect_found(tmp_path: Path) -> None:
     release("0.27.1")

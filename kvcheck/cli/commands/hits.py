@@ -25,7 +25,7 @@ from kvcheck.report.hits import (
     show_summaries,
     verdict_of,
 )
-from kvcheck.report.hits_plot import FORMATS, plot, require_plots
+from kvcheck.report.hits_plot import SUFFIX, plot, require_plots
 from kvcheck.report.info import info_text
 from kvcheck.targets.errors import FORMS
 from kvcheck.targets.loading import DEFAULT_TARGET, describe
@@ -43,7 +43,7 @@ _CHANGES = ", ".join(f"{name} ({values})" for name, (values, _) in CHANGES.items
 @click.option("--case", "cases", type=click.Choice(list(BY_NAME)), multiple=True, help="Only this case.")
 @click.option("--up-to", type=click.IntRange(min=1), metavar="TOKENS", help="How much prompts share, at most.")
 @click.option("--tail", type=click.IntRange(min=1), metavar="TOKENS", help="Tokens behind what prompts share.")
-@click.option("--plot", "plot_file", metavar="FILE", type=click.Path(path_type=Path), help=f"Draw it ({FORMATS}).")
+@click.option("--plot", "plot_file", metavar="FILE", type=click.Path(path_type=Path), help=f"Draw it ({SUFFIX}).")
 @json_option
 @color_option
 def command(
@@ -77,7 +77,7 @@ def command(
     maps = _measured(setups, infos, asked, tail or tail_of(setups[0].layout), up_to)
     _show(screen, setups, asked, maps)
     if plot_file is not None:
-        plot(plot_file, f"{layout} on {target}", asked, maps)
+        plot(plot_file, asked, maps)
         screen.line(f"drawn in {plot_file}")
     return finish(json_file, hits_report(setups, infos, maps), verdict_of(maps))
 

@@ -76,8 +76,7 @@ def from_config(config: Path, server_args: str, target: str, full_size: bool, js
     screen = screen_for(json_file, no_color=False)
     raw = read_config(config)
     args = parse_server_args(server_args)
-    version = describe(target).version or target.partition("@")[2].partition("+")[0]  # model@X.Y.Z+FAULT
-    found = derive(raw, args, release_of(version), full_size, load_planner(target))
+    found = derive(raw, args, release_of(describe(target).version), full_size, load_planner(target))
     explain(screen, found, target)
     write_report(json_file, msgspec.to_builtins(versioned(found.layout)))
     return PASSED

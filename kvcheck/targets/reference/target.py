@@ -18,16 +18,21 @@ def is_model(spec: str) -> bool:
     return spec == MODEL or spec.startswith((MODEL + "+", MODEL + "@"))
 
 
+def _parts(spec: str) -> tuple[str, list[str]]:
+    """The release whose mistakes are on, if any, and the faults that are named."""
+    release, *names = spec.removeprefix(MODEL).split("+")
+    return release.removeprefix("@"), names
+
+
 def faults_of(spec: str) -> Faults:
     """The faults that a specification switches on.
 
     Raises:
         TargetError: one of them is not known.
     """
-    rest = spec.removeprefix(MODEL)
+    release, names = _parts(spec)
     try:
-        release, *names = rest.split("+")
-        return faults_on([*(of_release(release[1:]) if release else ()), *names])
+        return faults_on([*(of_release(release) if release else ()), *names])
     except ValueError as error:
         raise TargetError(f"{spec}: {error}") from error
 
@@ -39,7 +44,7 @@ def describe_model(spec: str) -> TargetInfo:
         TargetError: it names a fault or a release that is not known.
     """
     faults_of(spec)
-    return TargetInfo(spec=spec, origin="the reference model", mode=MODEL)
+    return TargetInfo(spec=spec, version=_parts(spec)[0], origin="the reference model", mode=MODEL)
 
 
 class ReferenceTarget:
