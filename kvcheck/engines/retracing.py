@@ -237,7 +237,7 @@ def judge_recording(target: Target, recording: Recording) -> RunResult:
     LiveRecorder(session.scheduler, lambda line: lines.append(as_read(line)))
     opened = lines.pop()
     assert isinstance(opened, Opened)
-    if other := differing(found.settings, opened.settings):
+    if other := opened.outside or differing(found.settings, opened.settings):
         return RunResult(undetermined=f"outside: a server made from its layout is another: {'; '.join(other[:5])}")
     watch = Watch(session, Execution(session, found.run.layout))
     try:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from releases import output_of
@@ -30,8 +33,9 @@ from kvcheck.targets.recording import (
     read_recording,
     tokens_of,
 )
+from kvcheck.targets.vllm import live_layout
 from kvcheck.targets.vllm.identities import Identities
-from kvcheck.targets.vllm.plugin import FileSink, Writer
+from kvcheck.targets.vllm.plugin import FileSink, Writer, record_schedulers
 
 PROJECT = Path(__file__).parents[2]
 LAYOUT = Layout(groups=(Group(kind="full", block_size=2),), num_blocks=20, max_model_len=16, token_budget=16)
@@ -213,3 +217,82 @@ def test_without_the_variable_the_plugin_imports_and_touches_nothing() -> None:
     names = ["kvcheck.targets", "kvcheck.targets.vllm", "kvcheck.targets.vllm.plugin"]
     assert output_of(code, **environment).strip() == str(names)
     assert os.environ.get("KVCHECK_RECORD") is None
+
+
+# ---- a scheduler that cannot be recorded -----------------------------------------------------------------------------
+
+
+class Pool:
+    """As much of a block pool as is hooked."""
+
+    def get_new_blocks(self, num_blocks: int) -> list[Any]:
+        return [SimpleNamespace(block_id=number) for number in range(num_blocks)]
+
+    def touch(self, blocks: Any) -> None: ...
+
+    def free_blocks(self, blocks: Any) -> None: ...
+
+    def evict_blocks(self, blocks: Any) -> None: ...
+
+    def reset_prefix_cache(self) -> bool:
+        return True
+
+
+class Scheduler:
+    """As much of a scheduler as is hooked."""
+
+    connector = None
+
+    def __init__(self) -> None:
+        self.kv_cache_manager = SimpleNamespace(block_pool=Pool())
+
+    def schedule(self) -> None: ...
+
+    def add_request(self, request: Any) -> None: ...
+
+    def update_from_output(self, planned: Any, output: Any) -> None: ...
+
+    def update_draft_token_ids(self, drafts: Any) -> None: ...
+
+    def finish_requests(self, labels: Any, status: Any) -> None: ...
+
+    def set_pause_state(self, state: Any) -> None: ...
+
+    def reset_prefix_cache(self) -> bool:
+        return True
+
+    def _free_request(self, request: Any) -> None: ...
+
+    def shutdown(self) -> None: ...
+
+
+METHODS = [
+    (owner, name)
+    for owner in (Pool, Scheduler)
+    for name in vars(owner)
+    if hasattr(getattr(owner, name), "__code__") and name != "__init__"
+]
+
+
+@pytest.fixture
+def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_layout, "layout_of", lambda _scheduler: LAYOUT)
+    monkeypatch.setattr(live_layout, "settings_of", lambda _scheduler: {})
+
+
+@pytest.mark.usefixtures("_known")
+@pytest.mark.parametrize(("owner", "name"), METHODS)
+def test_a_scheduler_without_a_method_that_is_hooked_is_left_as_it_is(
+    owner: type, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delattr(owner, name)
+    kind = type("Recorded", (Scheduler,), {})
+    record_schedulers(kind, tmp_path / "r")
+    with caplog.at_level(logging.WARNING):
+        scheduler = kind()
+    assert list(vars(scheduler)) == ["kv_cache_manager"]
+    assert vars(scheduler.kv_cache_manager.block_pool) == {}
+    found = retraceable(read_recording(tmp_path / "r"))
+    assert found.undetermined.startswith("outside: its scheduler is not known here")
+    assert name in found.undetermined
+    assert f"nothing is recorded: {found.undetermined.removeprefix('outside: ')}" in caplog.text

@@ -68,8 +68,11 @@ def start(scheduler: Any, path: Path) -> None:
     sink = FileSink(path)
     version = str(getattr(sys.modules.get("vllm"), "__version__", ""))
     writer = Writer()
-    recorder = LiveRecorder(scheduler, sink, version, writer)
     writer.start()
+    recorder = LiveRecorder(scheduler, sink, version, writer)
+    if why := "; ".join(recorder.opened.outside):
+        log.warning("nothing is recorded: %s (as %s says, too)", why, sink.path)
+        return
     atexit.register(recorder.close)
     log.warning("kvcheck records this scheduler in %s", sink.path)
 
