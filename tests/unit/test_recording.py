@@ -35,6 +35,7 @@ from kvcheck.targets.recording import (
 )
 from kvcheck.targets.vllm import live_layout
 from kvcheck.targets.vllm.identities import Identities
+from kvcheck.targets.vllm.live import AtOnce, LiveRecorder
 from kvcheck.targets.vllm.plugin import FileSink, Writer, record_schedulers
 
 PROJECT = Path(__file__).parents[2]
@@ -219,14 +220,14 @@ def test_without_the_variable_the_plugin_imports_and_touches_nothing() -> None:
     assert os.environ.get("KVCHECK_RECORD") is None
 
 
-# ---- a scheduler that cannot be recorded -----------------------------------------------------------------------------
+# ---- a scheduler that cannot be recorded, or no more -----------------------------------------------------------------
 
 
 class Pool:
     """As much of a block pool as is hooked."""
 
     def get_new_blocks(self, num_blocks: int) -> list[Any]:
-        return [SimpleNamespace(block_id=number) for number in range(num_blocks)]
+        return [SimpleNamespace(block_id=number, is_null=False, ref_cnt=1) for number in range(num_blocks)]
 
     def touch(self, blocks: Any) -> None: ...
 
@@ -296,3 +297,64 @@ def test_a_scheduler_without_a_method_that_is_hooked_is_left_as_it_is(
     assert found.undetermined.startswith("outside: its scheduler is not known here")
     assert name in found.undetermined
     assert f"nothing is recorded: {found.undetermined.removeprefix('outside: ')}" in caplog.text
+
+
+class Waiting(AtOnce):
+    """What a recorder has asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def later(self, work: Any, *arguments: Any) -> None:
+        self.asked.append("later")
+        work(*arguments)
+
+    def catch_up(self) -> None:
+        self.asked.append("catch up")
+
+    def stop(self) -> None:
+        self.asked.append("stop")
+
+
+def whatever_happens(scheduler: Any) -> None:
+    """To a server and its pool."""
+    pool = scheduler.kv_cache_manager.block_pool
+    pool.free_blocks(pool.get_new_blocks(2))
+    pool.touch(pool.get_new_blocks(1))
+    pool.evict_blocks({1})
+    pool.reset_prefix_cache()
+    scheduler.add_request(SimpleNamespace())
+    scheduler.schedule()
+    scheduler._free_request(SimpleNamespace())
+    scheduler.reset_prefix_cache()
+
+
+@pytest.mark.usefixtures("_known")
+def test_a_recording_that_has_ended_asks_for_nothing_more() -> None:
+    scheduler, lines, pace = Scheduler(), [], Waiting()
+    recorder = LiveRecorder(scheduler, lines.append, pace=pace)
+    recorder.outside("a load that failed")
+    assert pace.asked[-2:] == ["stop", "catch up"]
+    before = len(lines), len(pace.asked)
+    whatever_happens(scheduler)
+    assert (len(lines), len(pace.asked)) == before
+
+
+@pytest.mark.usefixtures("_known")
+def test_a_recording_that_cannot_begin_asks_for_nothing() -> None:
+    def full(_line: object) -> None:
+        raise OSError("the disk is full")
+
+    scheduler, pace = Scheduler(), Waiting()
+    with pytest.raises(OSError, match="disk is full"):
+        LiveRecorder(scheduler, full, pace=pace)
+    whatever_happens(scheduler)
+    assert pace.asked == []
+
+
+def test_the_writer_ends_with_the_recording() -> None:
+    writer = Writer()
+    writer.start()
+    writer.stop()
+    writer.join(timeout=60)
+    assert not writer.is_alive()

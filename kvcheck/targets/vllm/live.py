@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import kvcheck
@@ -71,6 +71,9 @@ class Pace(Protocol):
     def catch_up(self) -> None:
         """Do all that is still to be done now."""
 
+    def stop(self) -> None:
+        """There will be nothing more to do."""
+
 
 class AtOnce:
     """Nothing waits."""
@@ -81,6 +84,9 @@ class AtOnce:
 
     def catch_up(self) -> None:
         """There is nothing left."""
+
+    def stop(self) -> None:
+        """There is nothing that goes on."""
 
 
 class LiveRecorder:
@@ -104,11 +110,13 @@ class LiveRecorder:
         self._in_flight: deque[Any] = deque()
         self._ran: list[str] = []
         self._went_on: list[str] = []
-        self._log: MutableSequence[tuple[str, Sequence[Any]]] = []
+        self._log: list[tuple[str, Sequence[Any]]] = []
         self._ended: list[Ending] = []
         self.opened = self._open(version)
         sink(self.opened)
         self._on = self.opened.layout is not None
+        if not self._on:
+            self._pace.stop()
 
     def _open(self, version: str) -> Opened:
         layout: Layout | None = None
@@ -239,8 +247,7 @@ class LiveRecorder:
         try:
             note(*args, **kwargs)
         except Exception as error:  # noqa: BLE001  the server must go on
-            self._on = False
-            self._log = deque(maxlen=0)
+            self._stop()
             log.warning("the recording has ended: %s: %s", type(error).__name__, error)
 
     def _later(self, note: Callable[..., None], *args: Any) -> None:
@@ -261,8 +268,11 @@ class LiveRecorder:
     def _close(self) -> None:
         alive = list(self._known.values())
         self._sink(Closed(alive=[self._end_of(one, "alive", False, _answer(one.request)) for one in alive]))
+        self._stop()
+
+    def _stop(self) -> None:
         self._on = False
-        self._log = deque(maxlen=0)
+        self._pace.stop()
 
     def _raised(self, error: Exception, during: Any) -> None:
         self._safely(self._raise, error, during)
@@ -461,7 +471,9 @@ class LiveRecorder:
             self._elsewhere()
 
     def _elsewhere(self) -> None:
-        self.outside("blocks that something else than the scheduler takes, gives back or evicts")
+        """Also whatever happens when the recording has ended: then it must cost nothing."""
+        if self._on:
+            self.outside("blocks that something else than the scheduler takes, gives back or evicts")
 
 
 def _answer(request: Any) -> list[int]:
