@@ -10,11 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers import replace
 from releases import output_of
 
 from kvcheck.cli.main import run
 from kvcheck.engines.retracing import CUT_OFF, retraceable
-from kvcheck.files import InputError, read_run
+from kvcheck.files import MOST_TOKEN, InputError, read_run
 from kvcheck.model.actions import Abort, Arrive, Complete, Schedule
 from kvcheck.model.content import Prefixes
 from kvcheck.model.layout import Group, Layout
@@ -165,9 +166,46 @@ def test_a_server_that_no_layout_can_say_is_undetermined(tmp_path: Path) -> None
     assert (found.undetermined, found.steps) == ("outside: pipeline parallelism", [])
 
 
-def test_a_recording_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="contradicts itself"):
-        retraceable(read_recording(written(tmp_path / "r", OPENED, Sampled(), Closed())))
+@pytest.mark.parametrize(
+    "line",
+    [
+        Sampled(),
+        Told(),
+        Told(log=[("asked", (0,))]),
+        Arrived(request=1, prompt=b"abc", max_tokens=3),
+        Arrived(request=1, prompt=b"\xff" * 4, max_tokens=3),
+        OPENED,
+    ],
+)
+def test_a_recording_that_contradicts_itself_is_refused(line: object, tmp_path: Path) -> None:
+    path = written(tmp_path / "r", OPENED, line, Closed())
+    with pytest.raises(InputError, match="contradicts itself") as refused:
+        retraceable(read_recording(path))
+    assert str(refused.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize(
+    ("layout", "line"),
+    [
+        (replace(LAYOUT, groups=()), Closed()),
+        (replace(LAYOUT, groups=(Group(kind="full", block_size=0),)), Closed()),
+        (replace(LAYOUT, num_blocks=1), Closed()),
+        (LAYOUT, arrived(1, priority=2**70)),
+        (LAYOUT, Arrived(request=1, prompt=b"", max_tokens=-1)),
+    ],
+)
+def test_a_recording_of_a_run_that_replay_would_refuse_is_refused(
+    layout: Layout, line: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path / "r", replace(OPENED, layout=layout), line)
+    assert run(["record", str(path), "--out", str(tmp_path / "run.json")]) == 3
+    assert capsys.readouterr().err.startswith(f"kvcheck: {path}: ")
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_a_request_without_an_end_of_its_own_can_be_told(tmp_path: Path) -> None:
+    path = written(tmp_path / "r", OPENED, Arrived(request=0, prompt=packed(1), max_tokens=2**63 - 1))
+    assert retraceable(read_recording(path)).run.actions[0] == Arrive(label="r0", prompt=(1,), max_tokens=MOST_TOKEN)
 
 
 def test_a_recorded_answer_is_what_sampling_gives() -> None:
