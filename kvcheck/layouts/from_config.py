@@ -163,15 +163,19 @@ class _Plan:
         if config.architecture in ARCHITECTURES:
             return layers_of(config, self._server)
         shape = latent_attention if config.has("kv_lora_rank") else attention
-        return [shape(config, self._server)] * config.number("num_hidden_layers", default=1)
+        return [shape(config, self._server)] * (config.layers if config.has("num_hidden_layers") else 1)
 
     def _draft_config(self) -> Config | None:
         """The config of the drafter, if the server was given a folder that is here."""
         model = self._args.objects.get("speculative-config", {}).get("model")
-        file = Path(model) / "config.json" if isinstance(model, str) else None
-        if file is None or not file.is_file():
+        if not isinstance(model, str):
             return None
-        return Config(read_config(file))
+        file = Path(model) / "config.json"
+        try:
+            is_here = file.is_file()
+        except OSError:  # no file can have this name
+            is_here = False
+        return Config(read_config(file)) if is_here else None
 
     def hybrid_off(self, specs: Sequence[Sized]) -> bool:
         """Whether all layers are treated as full attention."""

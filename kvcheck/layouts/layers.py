@@ -16,6 +16,11 @@ DTYPE_BYTES: dict[str, int] = {
 }  # fmt: skip
 
 
+MOST = 2**31 - 1
+"""No size of a model and no argument of a server is larger."""
+MOST_LAYERS = 10_000
+
+
 class State(msgspec.Struct, frozen=True):
     """One tensor of a recurrent state: its shape on one GPU and the bytes of an element."""
 
@@ -89,18 +94,24 @@ class Config:
         found = self._values.get(name)
         return default if found is None else found
 
-    def number(self, *names: str, default: int | None = None) -> int:
-        """A whole number above 0, under the first of the names that is there.
+    @property
+    def layers(self) -> int:
+        """How many layers the model has."""
+        return self.number("num_hidden_layers", most=MOST_LAYERS)
+
+    def number(self, *names: str, default: int | None = None, least: int = 1, most: int = MOST) -> int:
+        """A whole number, under the first of the names that is there.
 
         Raises:
-            InputError: there is none, and no default.
+            InputError: there is none, and no default; or it is not one from ``least`` to ``most``.
         """
         for name in names:
             found = self._values.get(name)
             if found is None:
                 continue
-            if isinstance(found, bool) or not isinstance(found, int | float) or found != int(found) or found < 1:
-                raise InputError(f"the config's {name} is {found!r}, not a whole number above 0")
+            is_number = isinstance(found, int | float) and not isinstance(found, bool)
+            if not is_number or not least <= found <= most or found != int(found):
+                raise InputError(f"the config's {name} is {found!r}, not a whole number from {least} to {most}")
             return int(found)
         if default is None:
             raise InputError(f"the config says nothing of {' or '.join(names)}, which {self.architecture} needs")

@@ -179,6 +179,10 @@ def test_without_the_hybrid_manager_all_is_full_attention() -> None:
     assert [g.kind for g in alone.real.groups] == ["sliding_window"]
 
 
+def test_a_drafter_whose_name_no_folder_can_have_is_not_here() -> None:
+    assert derived("gpt-oss-20b", f"{EAGLE} -sc.model {'a' * 300}").layers == derived("gpt-oss-20b", EAGLE).layers
+
+
 def test_a_drafter_has_the_layers_of_its_own_config(tmp_path: Path) -> None:
     own = {"architectures": ["LlamaForCausalLMEagle3"], "num_attention_heads": 32, "num_key_value_heads": 4}
     (tmp_path / "config.json").write_text(json.dumps({**own, "hidden_size": 2880, "num_hidden_layers": 1}))
@@ -197,6 +201,22 @@ def test_a_drafter_has_the_layers_of_its_own_config(tmp_path: Path) -> None:
         (changed("llama-3.1-8b", num_attention_heads="gone"), "nothing of num_attention_heads"),
         (changed("llama-3.1-8b", num_hidden_layers=2.5), "num_hidden_layers is 2.5"),
         (changed("llama-3.1-8b", num_attention_heads=0), "num_attention_heads is 0"),
+        (
+            changed("llama-3.1-8b", num_hidden_layers=10**15),
+            "num_hidden_layers is 10{15}, not a whole number from 1 to",
+        ),
+        (
+            changed("llama-3.1-8b", num_hidden_layers=10**19),
+            "num_hidden_layers is 10{19}, not a whole number from 1 to",
+        ),
+        (changed("llama-3.1-8b", num_attention_heads=1e300), r"num_attention_heads is 1e\+300, not a whole number"),
+        (changed("llama-3.1-8b", num_attention_heads=float("inf")), "num_attention_heads is inf, not a whole number"),
+        (changed("jamba-v0.1", hidden_size=2), "hidden_size is less than its 32 heads"),
+        (changed("jamba-v0.1", attn_layer_offset="x"), "attn_layer_offset is 'x', not a whole number from 0 to"),
+        (changed("jamba-v0.1", attn_layer_offset=[1]), r"attn_layer_offset is \[1\], not a whole number"),
+        (changed("falcon-h1-34b", mamba_expand=[2]), r"mamba_expand is \[2\], not a whole number"),
+        (changed("falcon-h1-34b", mamba_expand={}), "mamba_expand is {}, not a whole number"),
+        (changed("nemotron-h-8b", hybrid_override_pattern="-" * 52), "no layer of this model keeps anything"),
         (changed("gpt-oss-20b", sliding_window="gone"), "nothing of sliding_window"),
         (changed("qwen3-next-80b-a3b", linear_num_key_heads="gone"), "nothing of linear_num_key_heads"),
         (changed("kimi-linear-48b-a3b", linear_attn_config=3), "linear_attn_config"),
@@ -225,6 +245,8 @@ def test_a_config_that_says_too_little_is_refused(raw: dict[str, Any], complaint
         ("llama-3.1-8b", "--kv-transfer-config.kv_role kv_all", "kv-transfer-config"),
         ("llama-3.1-8b", "--num-gpu-blocks-override 10", "cannot hold one request"),
         ("llama-3.1-8b", "--model 'x", "No closing quotation"),
+        ("llama-3.1-8b", f"--max-num-seqs {'9' * 400}", "not a whole number from 1 to"),
+        ("llama-3.1-8b", f"-sc {'[' * 100_000}", "nested too deeply"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(name: str, args: str, complaint: str) -> None:
