@@ -121,12 +121,15 @@ def latent_attention(config: Config, server: Server) -> Layer:
 # ---- attention only --------------------------------------------------------------------------------------------------
 
 
+_ATTENTION = ("full_attention", "sliding_attention")
+
+
 def _plain(config: Config, server: Server) -> list[Layer]:
     """Full attention everywhere, or windows where the config names layers, or one window for all layers.
 
     A switch (``use_sliding_window``) that is off takes the window away; Qwen models have it off unless they say so.
     """
-    types = config.names("layer_types")
+    types = config.layer_words("layer_types", allowed=_ATTENTION)
     window = config.number("sliding_window", default=1) if config.has("sliding_window") else 0
     if not config.value("use_sliding_window", not config.architecture.startswith("Qwen")):
         window, types = 0, None
@@ -136,14 +139,10 @@ def _plain(config: Config, server: Server) -> list[Layer]:
 
 
 def _by_types(config: Config, server: Server, types: list[str], window: int) -> list[Layer]:
-    """Windows and full attention as the config lists them, one word a layer."""
-    if len(types) < config.layers:
-        raise InputError(f"the config lists {len(types)} layer_types for {config.layers} layers")
-    if unknown := sorted({*types} - {"full_attention", "sliding_attention"}):
-        raise InputError(f"{config.architecture} with layers of type {', '.join(unknown)} is not known here")
+    """Windows and full attention, one word a layer."""
     if "sliding_attention" in types and not window:
         raise InputError("the config has windowed layers and no sliding_window")
-    return [attention(config, server, window * (kind == "sliding_attention")) for kind in types[: config.layers]]
+    return [attention(config, server, window * (kind == "sliding_attention")) for kind in types]
 
 
 def _repeating(pattern: int, full: int = -1) -> Family:
@@ -153,7 +152,7 @@ def _repeating(pattern: int, full: int = -1) -> Family:
     def family(config: Config, server: Server) -> list[Layer]:
         window = config.number("sliding_window")
         every = config.number("sliding_window_pattern", "_sliding_window_pattern", default=pattern)
-        types = config.names("layer_types") or [
+        types = config.layer_words("layer_types", allowed=_ATTENTION) or [
             "full_attention" if index % every == full % every else "sliding_attention" for index in range(config.layers)
         ]
         return _by_types(config, server, types, window)
@@ -209,11 +208,11 @@ def _gated_delta_hybrid(config: Config, server: Server) -> list[Layer]:
     """Three gated delta nets to one layer of full attention, or as the config lists them. The type of the state is
     that which the config asks for, if it does (Qwen3.5)."""
     every = config.number("full_attention_interval", default=4)
-    types = config.names("layer_types") or [
+    types = config.layer_words("layer_types", allowed=("linear_attention", "full_attention")) or [
         "linear_attention" if (index + 1) % every else "full_attention" for index in range(config.layers)
     ]
     recurrent = _gated_delta(config, server, config.value("mamba_ssm_dtype"))
-    return [recurrent if kind == "linear_attention" else attention(config, server) for kind in types[: config.layers]]
+    return [recurrent if kind == "linear_attention" else attention(config, server) for kind in types]
 
 
 def _kimi_linear(config: Config, server: Server) -> list[Layer]:
@@ -229,7 +228,9 @@ def _kimi_linear(config: Config, server: Server) -> list[Layer]:
         (server.share(heads, "heads"), width, width),
     ]
     recurrent = _recurrent(shapes, server.state_bytes(config, "float32"))
-    numbers = set(own.numbers("kda_layers") or ())
+    numbers = own.numbers("kda_layers")
+    if numbers is None:
+        raise InputError("the config's linear_attn_config says nothing of kda_layers")
     return [recurrent if i + 1 in numbers else latent_attention(config, server) for i in range(config.layers)]
 
 
@@ -255,14 +256,14 @@ class _Mamba2(msgspec.Struct, frozen=True):
         return _recurrent(shapes, server.state_bytes(config, dtype), checkpoints=True)
 
 
+_LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+
+
 def _nemotron_h(config: Config, server: Server) -> list[Layer]:
     """One letter a layer: M is Mamba-2, * attention, the others keep nothing. The state has 32 bits, unless the config
     says otherwise."""
-    pattern = config.value("hybrid_override_pattern")
-    kinds = config.names("layers_block_type")
-    if isinstance(pattern, str):
-        kinds = [{"M": "mamba", "*": "attention"}.get(letter, "") for letter in pattern]
-    if not kinds:
+    words = config.layer_words("hybrid_override_pattern", "layers_block_type", allowed=[*_LETTERS, *_LETTERS.values()])
+    if words is None:
         raise InputError(f"the config says nothing of hybrid_override_pattern, which {config.architecture} needs")
     heads, width = config.number("mamba_num_heads"), config.number("mamba_head_dim")
     sizes = _Mamba2(
@@ -275,6 +276,7 @@ def _nemotron_h(config: Config, server: Server) -> list[Layer]:
     )
     recurrent = sizes.layer(config, server, server.drafts, config.value("mamba_ssm_cache_dtype", "float32"))
     made = {"mamba": recurrent, "attention": attention(config, server)}
+    kinds = [_LETTERS.get(word, word) for word in words]
     return [made[kind] for kind in kinds if kind in made]
 
 
@@ -292,14 +294,15 @@ def _named_mamba2(config: Config, server: Server, inner: int) -> Layer:
 
 
 def _granite_hybrid(config: Config, server: Server) -> list[Layer]:
-    types = config.names("layer_types") or config.names("layers_block_type")
+    states, tokens = ("mamba", "linear_attention"), ("attention", "full_attention")
+    types = config.layer_words("layer_types", "layers_block_type", allowed=(*states, *tokens))
     if types is None:
         raise InputError(f"the config says nothing of layer_types, which {config.architecture} needs")
-    if "mamba" not in types and "linear_attention" not in types:
-        return [attention(config, server)] * config.layers
+    if not set(types).intersection(states):
+        return [attention(config, server)] * len(types)
     inner = config.number("mamba_expand") * config.number("hidden_size")
     recurrent = _named_mamba2(config, server, inner)
-    return [recurrent if kind in ("mamba", "linear_attention") else attention(config, server) for kind in types]
+    return [recurrent if kind in states else attention(config, server) for kind in types]
 
 
 def _falcon_h1(config: Config, server: Server) -> list[Layer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -117,14 +118,25 @@ class Config:
             raise InputError(f"the config says nothing of {' or '.join(names)}, which {self.architecture} needs")
         return default
 
-    def names(self, name: str) -> list[str] | None:
-        """A list of words, one a layer; None if it is not there."""
-        found = self._values.get(name)
-        if found is None:
+    def layer_words(self, *names: str, allowed: Collection[str]) -> list[str] | None:
+        """A word for each layer, under the first of the names that is there; None if none is. Text is a letter a layer.
+
+        Raises:
+            InputError: it is no list of words, there are fewer than layers, or one is not allowed.
+        """
+        name = next(filter(self.has, names), None)
+        if name is None:
             return None
-        if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+        found = self._values[name]
+        if not isinstance(found, list | str) or not all(isinstance(word, str) for word in found):
             raise InputError(f"the config's {name} is no list of words")
-        return found
+        count = self.layers if self.has("num_hidden_layers") else len(found)
+        if len(found) < count:
+            raise InputError(f"the config lists {len(found)} {name} for {count} layers")
+        words = list(found[:count])
+        if unknown := sorted(set(words).difference(allowed)):
+            raise InputError(f"{self.architecture} with layers of type {', '.join(unknown)} is not known here")
+        return words
 
     def numbers(self, name: str) -> list[int] | None:
         """A list of whole numbers; None if it is not there."""
