@@ -231,7 +231,8 @@ def _kimi_linear(config: Config, server: Server) -> list[Layer]:
     numbers = own.numbers("kda_layers")
     if numbers is None:
         raise InputError("the config's linear_attn_config says nothing of kda_layers")
-    return [recurrent if i + 1 in numbers else latent_attention(config, server) for i in range(config.layers)]
+    recurrent_at = {number - 1 for number in numbers}
+    return [recurrent if i in recurrent_at else latent_attention(config, server) for i in range(config.layers)]
 
 
 class _Mamba2(msgspec.Struct, frozen=True):
