@@ -145,14 +145,20 @@ def _head(file: Path, raw: bytes) -> _Head:
 def _decoded(file: Path, raw: bytes, kind: type[T]) -> T:
     try:
         value = msgspec.json.decode(raw, type=kind)
-        msgspec.msgpack.encode(value)  # integers without a bound can be read, and not be told to a worker
-    except OverflowError as error:
-        raise InputError(f"{file}: a number in it is too large") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: {one_line(error)}") from error
     except RecursionError as error:
         raise InputError(f"{file}: nested too deeply") from error
+    _require_small_numbers(file, value)
     return value
+
+
+def _require_small_numbers(file: Path, value: Any) -> None:
+    """Integers without a bound can be read, and not be told to a worker."""
+    try:
+        msgspec.msgpack.encode(value)
+    except OverflowError as error:
+        raise InputError(f"{file}: a number in it is too large") from error
 
 
 def check_run(file: Path, run: Run) -> None:
@@ -163,6 +169,7 @@ def check_run(file: Path, run: Run) -> None:
     """
     if run.version != VERSION:
         raise InputError(f"{file}: run version {run.version} is not known ({VERSION} is)")
+    _require_small_numbers(file, run)
     _valid(file, run.layout)
     for index, action in enumerate(run.actions):
         if problem := action_problem(action):

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from kvcheck.engines.execution import Execution
 from kvcheck.engines.judging import RunResult, Watch
-from kvcheck.files import InputError
+from kvcheck.files import MOST_TOKEN, InputError, check_run, one_line
 from kvcheck.model.actions import Abort, Action, Answer, Arrive, Complete, Pause, Reset, Run, Schedule, Transfer
 from kvcheck.model.layout import Layout
 from kvcheck.targets.base import Target, UnsupportedLayout
@@ -70,23 +70,25 @@ def retraceable(recording: Recording) -> Retraceable:
     """The run that a recording tells of, as far as actions can say it.
 
     Raises:
-        InputError: the recording contradicts itself.
+        InputError: the recording contradicts itself, or tells of a run that may not be driven.
     """
     opened, layout = recording.opened, recording.opened.layout
     if layout is None:
         nothing = Run(layout=Layout(groups=(), num_blocks=1, max_model_len=1, token_budget=1), actions=())
         return Retraceable(nothing, [], opened.settings, f"outside: {'; '.join(opened.outside)}")
-    reader = _Reader(recording)
     try:
+        reader = _Reader(recording)
         reader.read()
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise InputError(f"the recording contradicts itself ({type(error).__name__}: {error})") from error
+        told = f"{type(error).__name__}: {one_line(error)}"
+        raise InputError(f"{recording.path}: the recording contradicts itself ({told})") from error
     if reader.duplicates and layout.connector is not None:
         layout = replace(layout, connector=replace(layout.connector, duplicates=True))
     actions = tuple(action for step in reader.steps for action in step.actions)
     if reader.undetermined == CUT_OFF:
         actions += (Schedule(),)  # the server may have died in it
     run = Run(layout=layout, actions=actions, note=f"recorded from vLLM {opened.vllm or 'of some version'}")
+    check_run(recording.path, run)
     return Retraceable(run, reader.steps, opened.settings, reader.undetermined)
 
 
@@ -141,6 +143,8 @@ class _Reader:
                 self.steps.append(Step([Reset(running=line.running)]))
             case Paused():
                 self.steps.append(Step([Pause(what=line.what)]))
+            case _:
+                raise ValueError("a server is opened twice")
 
     def _outcome(self, line: Told | Raised) -> None:
         """What came of the line before. Requests that were ended together are so in the order in which they were."""
@@ -168,7 +172,7 @@ class _Reader:
         return Arrive(
             label=label_of(line.request),
             prompt=tokens_of(line.prompt),
-            max_tokens=line.max_tokens,
+            max_tokens=min(line.max_tokens, MOST_TOKEN),  # no request gets that far
             stop=answer[-1] if end.why == "stop" else None,
             salt=line.salt,
             adapter=line.adapter,
@@ -237,7 +241,7 @@ def judge_recording(target: Target, recording: Recording) -> RunResult:
     LiveRecorder(session.scheduler, lambda line: lines.append(as_read(line)))
     opened = lines.pop()
     assert isinstance(opened, Opened)
-    if other := differing(found.settings, opened.settings):
+    if other := opened.outside or differing(found.settings, opened.settings):
         return RunResult(undetermined=f"outside: a server made from its layout is another: {'; '.join(other[:5])}")
     watch = Watch(session, Execution(session, found.run.layout))
     try:

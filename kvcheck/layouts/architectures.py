@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from kvcheck.files import InputError
-from kvcheck.layouts.layers import DTYPE_BYTES, Config, Layer, State
+from kvcheck.layouts.layers import DTYPE_BYTES, MOST_LAYERS, Config, Layer, State
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,12 +82,17 @@ def layers_of(config: Config, server: Server) -> list[Layer]:
             f"the architecture {config.architecture} is not known here: which of its layers keep keys and values, a "
             "window or a recurrent state is missing; write the layout by hand (kvcheck layouts show NAME prints one)"
         )
-    return family(config, server)
+    layers = family(config, server)
+    if not layers:
+        raise InputError("no layer of this model keeps anything, so it has no KV cache")
+    return layers
 
 
 def mtp_layers(config: Config) -> int:
     """Layers of the drafter that comes with a model (MTP); 1 where the config does not say."""
-    return config.number("num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_num_layers", default=1)
+    return config.number(
+        "num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_num_layers", default=1, most=MOST_LAYERS
+    )
 
 
 def attention(config: Config, server: Server, window: int = 0, chunk: int = 0) -> Layer:
@@ -95,6 +100,8 @@ def attention(config: Config, server: Server, window: int = 0, chunk: int = 0) -
     heads = config.number("num_attention_heads")
     total = config.number("num_key_value_heads", default=heads)
     width = config.number("head_dim", default=config.number("hidden_size") // heads)
+    if not width:
+        raise InputError(f"the config's hidden_size is less than its {heads} heads")
     return Layer(
         kind="sliding_window" if window else "chunked_local" if chunk else "full",
         heads=max(1, total // server.tensor_parallel),
@@ -111,11 +118,10 @@ def latent_attention(config: Config, server: Server) -> Layer:
     return Layer(kind="mla", heads=1, width=width, element_bytes=server.kv_bytes(config))
 
 
-def _count(config: Config) -> int:
-    return config.number("num_hidden_layers")
-
-
 # ---- attention only --------------------------------------------------------------------------------------------------
+
+
+_ATTENTION = ("full_attention", "sliding_attention")
 
 
 def _plain(config: Config, server: Server) -> list[Layer]:
@@ -123,24 +129,20 @@ def _plain(config: Config, server: Server) -> list[Layer]:
 
     A switch (``use_sliding_window``) that is off takes the window away; Qwen models have it off unless they say so.
     """
-    types = config.names("layer_types")
+    types = config.layer_words("layer_types", allowed=_ATTENTION)
     window = config.number("sliding_window", default=1) if config.has("sliding_window") else 0
     if not config.value("use_sliding_window", not config.architecture.startswith("Qwen")):
         window, types = 0, None
     if types is None:
-        return [attention(config, server, window)] * _count(config)
+        return [attention(config, server, window)] * config.layers
     return _by_types(config, server, types, window)
 
 
 def _by_types(config: Config, server: Server, types: list[str], window: int) -> list[Layer]:
-    """Windows and full attention as the config lists them, one word a layer."""
-    if len(types) < _count(config):
-        raise InputError(f"the config lists {len(types)} layer_types for {_count(config)} layers")
-    if unknown := sorted({*types} - {"full_attention", "sliding_attention"}):
-        raise InputError(f"{config.architecture} with layers of type {', '.join(unknown)} is not known here")
+    """Windows and full attention, one word a layer."""
     if "sliding_attention" in types and not window:
         raise InputError("the config has windowed layers and no sliding_window")
-    return [attention(config, server, window * (kind == "sliding_attention")) for kind in types[: _count(config)]]
+    return [attention(config, server, window * (kind == "sliding_attention")) for kind in types]
 
 
 def _repeating(pattern: int, full: int = -1) -> Family:
@@ -150,9 +152,8 @@ def _repeating(pattern: int, full: int = -1) -> Family:
     def family(config: Config, server: Server) -> list[Layer]:
         window = config.number("sliding_window")
         every = config.number("sliding_window_pattern", "_sliding_window_pattern", default=pattern)
-        types = config.names("layer_types") or [
-            "full_attention" if index % every == full % every else "sliding_attention"
-            for index in range(_count(config))
+        types = config.layer_words("layer_types", allowed=_ATTENTION) or [
+            "full_attention" if index % every == full % every else "sliding_attention" for index in range(config.layers)
         ]
         return _by_types(config, server, types, window)
 
@@ -162,7 +163,7 @@ def _repeating(pattern: int, full: int = -1) -> Family:
 def _gpt_oss(config: Config, server: Server) -> list[Layer]:
     """Every other layer has a window, the first one among them, whatever the config lists."""
     window = config.number("sliding_window")
-    return [attention(config, server, window * (index % 2 == 0)) for index in range(_count(config))]
+    return [attention(config, server, window * (index % 2 == 0)) for index in range(config.layers)]
 
 
 def _cohere2(config: Config, server: Server) -> list[Layer]:
@@ -175,14 +176,14 @@ def _llama4(config: Config, server: Server) -> list[Layer]:
     """Chunks in the layers that have rotary positions: by default three of four."""
     chunk = config.number("attention_chunk_size", default=1) if config.has("attention_chunk_size") else 0
     every = config.number("no_rope_layer_interval", default=4)
-    rotary = config.numbers("no_rope_layers") or [int((i + 1) % every != 0) for i in range(_count(config))]
-    if len(rotary) < _count(config):
-        raise InputError(f"the config lists {len(rotary)} no_rope_layers for {_count(config)} layers")
-    return [attention(config, server, chunk=chunk if rotary[i] else 0) for i in range(_count(config))]
+    rotary = config.numbers("no_rope_layers") or [int((i + 1) % every != 0) for i in range(config.layers)]
+    if len(rotary) < config.layers:
+        raise InputError(f"the config lists {len(rotary)} no_rope_layers for {config.layers} layers")
+    return [attention(config, server, chunk=chunk if rotary[i] else 0) for i in range(config.layers)]
 
 
 def _mla(config: Config, server: Server) -> list[Layer]:
-    return [latent_attention(config, server)] * _count(config)
+    return [latent_attention(config, server)] * config.layers
 
 
 # ---- with recurrent layers -------------------------------------------------------------------------------------------
@@ -207,11 +208,11 @@ def _gated_delta_hybrid(config: Config, server: Server) -> list[Layer]:
     """Three gated delta nets to one layer of full attention, or as the config lists them. The type of the state is
     that which the config asks for, if it does (Qwen3.5)."""
     every = config.number("full_attention_interval", default=4)
-    types = config.names("layer_types") or [
-        "linear_attention" if (index + 1) % every else "full_attention" for index in range(_count(config))
+    types = config.layer_words("layer_types", allowed=("linear_attention", "full_attention")) or [
+        "linear_attention" if (index + 1) % every else "full_attention" for index in range(config.layers)
     ]
     recurrent = _gated_delta(config, server, config.value("mamba_ssm_dtype"))
-    return [recurrent if kind == "linear_attention" else attention(config, server) for kind in types[: _count(config)]]
+    return [recurrent if kind == "linear_attention" else attention(config, server) for kind in types]
 
 
 def _kimi_linear(config: Config, server: Server) -> list[Layer]:
@@ -227,8 +228,11 @@ def _kimi_linear(config: Config, server: Server) -> list[Layer]:
         (server.share(heads, "heads"), width, width),
     ]
     recurrent = _recurrent(shapes, server.state_bytes(config, "float32"))
-    numbers = set(own.numbers("kda_layers") or ())
-    return [recurrent if i + 1 in numbers else latent_attention(config, server) for i in range(_count(config))]
+    numbers = own.numbers("kda_layers")
+    if numbers is None:
+        raise InputError("the config's linear_attn_config says nothing of kda_layers")
+    recurrent_at = {number - 1 for number in numbers}
+    return [recurrent if i in recurrent_at else latent_attention(config, server) for i in range(config.layers)]
 
 
 class _Mamba2(msgspec.Struct, frozen=True):
@@ -253,14 +257,14 @@ class _Mamba2(msgspec.Struct, frozen=True):
         return _recurrent(shapes, server.state_bytes(config, dtype), checkpoints=True)
 
 
+_LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+
+
 def _nemotron_h(config: Config, server: Server) -> list[Layer]:
     """One letter a layer: M is Mamba-2, * attention, the others keep nothing. The state has 32 bits, unless the config
     says otherwise."""
-    pattern = config.value("hybrid_override_pattern")
-    kinds = config.names("layers_block_type")
-    if isinstance(pattern, str):
-        kinds = [{"M": "mamba", "*": "attention"}.get(letter, "") for letter in pattern]
-    if not kinds:
+    words = config.layer_words("hybrid_override_pattern", "layers_block_type", allowed=[*_LETTERS, *_LETTERS.values()])
+    if words is None:
         raise InputError(f"the config says nothing of hybrid_override_pattern, which {config.architecture} needs")
     heads, width = config.number("mamba_num_heads"), config.number("mamba_head_dim")
     sizes = _Mamba2(
@@ -273,6 +277,7 @@ def _nemotron_h(config: Config, server: Server) -> list[Layer]:
     )
     recurrent = sizes.layer(config, server, server.drafts, config.value("mamba_ssm_cache_dtype", "float32"))
     made = {"mamba": recurrent, "attention": attention(config, server)}
+    kinds = [_LETTERS.get(word, word) for word in words]
     return [made[kind] for kind in kinds if kind in made]
 
 
@@ -290,31 +295,32 @@ def _named_mamba2(config: Config, server: Server, inner: int) -> Layer:
 
 
 def _granite_hybrid(config: Config, server: Server) -> list[Layer]:
-    types = config.names("layer_types") or config.names("layers_block_type")
+    states, tokens = ("mamba", "linear_attention"), ("attention", "full_attention")
+    types = config.layer_words("layer_types", "layers_block_type", allowed=(*states, *tokens))
     if types is None:
         raise InputError(f"the config says nothing of layer_types, which {config.architecture} needs")
-    if "mamba" not in types and "linear_attention" not in types:
-        return [attention(config, server)] * _count(config)
+    if not set(types).intersection(states):
+        return [attention(config, server)] * len(types)
     inner = config.number("mamba_expand") * config.number("hidden_size")
     recurrent = _named_mamba2(config, server, inner)
-    return [recurrent if kind in ("mamba", "linear_attention") else attention(config, server) for kind in types]
+    return [recurrent if kind in states else attention(config, server) for kind in types]
 
 
 def _falcon_h1(config: Config, server: Server) -> list[Layer]:
     """Every layer has both kinds."""
-    expanded = int(config.value("mamba_expand", 2) * config.number("hidden_size"))
+    expanded = config.number("mamba_expand", default=2) * config.number("hidden_size")
     recurrent = _named_mamba2(config, server, config.number("mamba_d_ssm", default=expanded))
-    return [attention(config, server), recurrent] * _count(config)
+    return [attention(config, server), recurrent] * config.layers
 
 
 def _jamba(config: Config, server: Server) -> list[Layer]:
     """Mamba-1, and attention once in each period."""
     period = config.number("attn_layer_period")
-    offset = int(config.value("attn_layer_offset", 0))
+    offset = config.number("attn_layer_offset", default=4, least=0)
     inner = server.share(config.number("mamba_expand") * config.number("hidden_size"), "channels")
     shapes = [(config.number("mamba_d_conv") - 1, inner), (inner, config.number("mamba_d_state"))]
     recurrent = _recurrent(shapes, server.state_bytes(config))
-    return [attention(config, server) if i % period == offset else recurrent for i in range(_count(config))]
+    return [attention(config, server) if i % period == offset else recurrent for i in range(config.layers)]
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 
 from kvcheck.files import InputError
 from kvcheck.layouts.architectures import ARCHITECTURES, Server, attention, latent_attention, layers_of, mtp_layers
-from kvcheck.layouts.layers import Config, Layer
+from kvcheck.layouts.layers import MOST, Config, Layer
 from kvcheck.layouts.pages import LayerGroup, Sized, grouped, sized
 from kvcheck.layouts.presets import CHECKPOINTS_SINCE, NEWEST, SPARE_BLOCKS
 from kvcheck.layouts.scaling import scaled
@@ -26,6 +26,8 @@ MARKS_DRAFT_LAYERS, MARKS_MTP, MARKS_LATENT = (0, 33), (0, 31), (0, 29)
 layer; that of a drafter with MLA that makes its drafts in parallel (R12)."""
 REFUSES_LONE_UNIT_SINCE = (0, 32)
 REFUSED_CHUNKS = "with a drafter of the EAGLE family the server treats chunked-local layers as full attention"
+
+T = TypeVar("T")
 
 replace = msgspec.structs.replace
 
@@ -163,15 +165,19 @@ class _Plan:
         if config.architecture in ARCHITECTURES:
             return layers_of(config, self._server)
         shape = latent_attention if config.has("kv_lora_rank") else attention
-        return [shape(config, self._server)] * config.number("num_hidden_layers", default=1)
+        return [shape(config, self._server)] * (config.layers if config.has("num_hidden_layers") else 1)
 
     def _draft_config(self) -> Config | None:
         """The config of the drafter, if the server was given a folder that is here."""
         model = self._args.objects.get("speculative-config", {}).get("model")
-        file = Path(model) / "config.json" if isinstance(model, str) else None
-        if file is None or not file.is_file():
+        if not isinstance(model, str):
             return None
-        return Config(read_config(file))
+        file = Path(model) / "config.json"
+        try:
+            is_here = file.is_file()
+        except OSError:  # no file can have this name
+            is_here = False
+        return Config(read_config(file)) if is_here else None
 
     def hybrid_off(self, specs: Sequence[Sized]) -> bool:
         """Whether all layers are treated as full attention."""
@@ -208,7 +214,7 @@ class _Plan:
             retention=args.numbers.get("prefix-cache-retention-interval", "release"),
             steps_in_flight=self._steps_in_flight(),
             connector=self._connector(),
-            events=bool(args.objects.get("kv-events-config", {}).get("enable_kv_cache_events")),
+            events=_converted(args, "kv-events-config", _Events).enable_kv_cache_events,
             worker_generation=2 if drafter is not None and drafter.method == "dspark" else 1,
         )
         blocks = args.number("num-gpu-blocks-override", layout.min_blocks + SPARE_BLOCKS)
@@ -282,11 +288,11 @@ class _Plan:
         if stated is None:
             return None
         method = _method(stated)
-        tokens = stated.get("num_speculative_tokens")
+        tokens = _converted(self._args, "speculative-config", _Drafts).num_speculative_tokens
         modules = mtp_layers(self._config) if method == "mtp" else 1
         tokens = modules if tokens is None and method == "mtp" else tokens
-        if not isinstance(tokens, int) or tokens < 1:
-            raise InputError(f"--speculative-config: num_speculative_tokens is {tokens!r}, not a whole number above 0")
+        if tokens is None:
+            raise InputError("--speculative-config: says nothing of num_speculative_tokens")
         return Drafter(method=method, tokens=tokens, modules=min(modules, tokens))
 
     def _connector(self) -> Connector | None:
@@ -302,6 +308,22 @@ class _Plan:
             return msgspec.convert({"role": role, "failure": failure}, Connector)
         except msgspec.ValidationError as error:
             raise InputError(f"--kv-transfer-config: {error}") from error
+
+
+class _Events(msgspec.Struct):
+    enable_kv_cache_events: bool = False
+
+
+class _Drafts(msgspec.Struct):
+    num_speculative_tokens: Annotated[int, msgspec.Meta(ge=1, le=MOST)] | None = None
+
+
+def _converted(args: ServerArgs, name: str, kind: type[T]) -> T:
+    """Fields of a JSON argument, read as leniently as a server does: "true" is true."""
+    try:
+        return msgspec.convert(args.objects.get(name, {}), kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise InputError(f"--{name}: {error}") from error
 
 
 def _method(stated: dict[str, Any]) -> Method:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -14,6 +15,11 @@ DTYPE_BYTES: dict[str, int] = {
     "float32": 4, "float": 4, "float16": 2, "half": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
     "fp8_inc": 1,
 }  # fmt: skip
+
+
+MOST = 2**31 - 1
+"""No size of a model and no argument of a server is larger."""
+MOST_LAYERS = 10_000
 
 
 class State(msgspec.Struct, frozen=True):
@@ -89,31 +95,48 @@ class Config:
         found = self._values.get(name)
         return default if found is None else found
 
-    def number(self, *names: str, default: int | None = None) -> int:
-        """A whole number above 0, under the first of the names that is there.
+    @property
+    def layers(self) -> int:
+        """How many layers the model has."""
+        return self.number("num_hidden_layers", most=MOST_LAYERS)
+
+    def number(self, *names: str, default: int | None = None, least: int = 1, most: int = MOST) -> int:
+        """A whole number, under the first of the names that is there.
 
         Raises:
-            InputError: there is none, and no default.
+            InputError: there is none, and no default; or it is not one from ``least`` to ``most``.
         """
         for name in names:
             found = self._values.get(name)
             if found is None:
                 continue
-            if isinstance(found, bool) or not isinstance(found, int | float) or found != int(found) or found < 1:
-                raise InputError(f"the config's {name} is {found!r}, not a whole number above 0")
+            is_number = isinstance(found, int | float) and not isinstance(found, bool)
+            if not is_number or not least <= found <= most or found != int(found):
+                raise InputError(f"the config's {name} is {found!r}, not a whole number from {least} to {most}")
             return int(found)
         if default is None:
             raise InputError(f"the config says nothing of {' or '.join(names)}, which {self.architecture} needs")
         return default
 
-    def names(self, name: str) -> list[str] | None:
-        """A list of words, one a layer; None if it is not there."""
-        found = self._values.get(name)
-        if found is None:
+    def layer_words(self, *names: str, allowed: Collection[str]) -> list[str] | None:
+        """A word for each layer, under the first of the names that is there; None if none is. Text is a letter a layer.
+
+        Raises:
+            InputError: it is no list of words, there are fewer than layers, or one is not allowed.
+        """
+        name = next(filter(self.has, names), None)
+        if name is None:
             return None
-        if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+        found = self._values[name]
+        if not isinstance(found, list | str) or not all(isinstance(word, str) for word in found):
             raise InputError(f"the config's {name} is no list of words")
-        return found
+        count = self.layers if self.has("num_hidden_layers") else len(found)
+        if len(found) < count:
+            raise InputError(f"the config lists {len(found)} {name} for {count} layers")
+        words = list(found[:count])
+        if unknown := sorted(set(words).difference(allowed)):
+            raise InputError(f"{self.architecture} with layers of type {', '.join(unknown)} is not known here")
+        return words
 
     def numbers(self, name: str) -> list[int] | None:
         """A list of whole numbers; None if it is not there."""

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from kvcheck.files import InputError
+from kvcheck.layouts.layers import MOST
 
 _SHORT = {
     "tp": "tensor-parallel-size", "dcp": "decode-context-parallel-size", "pp": "pipeline-parallel-size",
@@ -96,8 +97,9 @@ def _number(name: str, text: str) -> int:
     """A number, with the suffixes that the server knows: k is 1000, K is 1024."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmM]?)", text)
     number = float(found[1]) * _SUFFIXES[found[2]] if found else -1.0
-    if number < 0 or number != int(number) or (number == 0 and name != "prefix-cache-retention-interval"):
-        raise InputError(f"--server-args: --{name} is {text!r}, not a whole number above 0")
+    least = 0 if name == "prefix-cache-retention-interval" else 1
+    if not least <= number <= MOST or number != int(number):
+        raise InputError(f"--server-args: --{name} is {text!r}, not a whole number from {least} to {MOST}")
     return int(number)
 
 
@@ -105,6 +107,8 @@ def _object(name: str, key: str, text: str) -> dict[str, Any]:
     """JSON, or the value of one key of it (``--speculative-config.method mtp``)."""
     try:
         value = json.loads(text)
+    except RecursionError as error:
+        raise InputError(f"--server-args: --{name} is nested too deeply") from error
     except ValueError as error:
         if key:
             return {key: text}

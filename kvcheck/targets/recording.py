@@ -168,6 +168,7 @@ def as_read(line: AnyLine) -> AnyLine:
 class Recording(msgspec.Struct, frozen=True):
     """A recording that was read. ``cut``: its last line is not whole, and was left out."""
 
+    path: Path
     opened: Opened
     lines: list[Any]
     cut: bool = False
@@ -203,18 +204,18 @@ def read_recording(path: Path) -> Recording:
         raise InputError(f"{path}: not a recording: its first line does not say what was recorded")
     if lines[0].version != VERSION:
         raise InputError(f"{path}: version {lines[0].version} is not known ({VERSION} is)")
-    return Recording(lines[0], lines[1:], bool(tail))
+    return Recording(path, lines[0], lines[1:], bool(tail))
 
 
 def tokens_of(packed: bytes) -> tuple[int, ...]:
     """The identities in a field of a line.
 
     Raises:
-        InputError: they are not whole, or too large.
+        ValueError: they are not whole, or too large.
     """
     if len(packed) % 4:
-        raise InputError("a field of tokens is not whole")
+        raise ValueError("a field of tokens is not whole")
     words = array("I", packed)
     if words.itemsize != 4 or (words and max(words) > MOST_TOKEN):
-        raise InputError(f"a token is above {MOST_TOKEN}")
+        raise ValueError(f"a token is above {MOST_TOKEN}")
     return tuple(words)

@@ -66,6 +66,9 @@ def changed(name: str, **fields: Any) -> dict[str, Any]:
     return {key: value for key, value in {**raw, **fields}.items() if value != "gone"}
 
 
+KDA = {"num_heads": 32, "head_dim": 128, "short_conv_kernel_size": 4}
+
+
 def groups_of(found: Derived) -> list[tuple[str, int, int, int]]:
     pairs = zip(found.real.groups, found.layers, strict=True)
     return [(g.kind, layers, g.block_size, g.window or g.chunk) for g, layers in pairs]
@@ -172,11 +175,20 @@ def test_the_arguments_reach_the_layout() -> None:
     assert derived("llama-3.1-8b", "-sc.method ngram -sc.num_speculative_tokens 2").real.steps_in_flight == 1
 
 
+@pytest.mark.parametrize(("told", "events"), [("true", True), ("false", False), ("True", True), ('"false"', False)])
+def test_events_are_what_the_server_makes_of_the_word(told: str, events: bool) -> None:
+    assert derived("llama-3.1-8b", f"--kv-events-config.enable_kv_cache_events '{told}'").real.events == events
+
+
 def test_without_the_hybrid_manager_all_is_full_attention() -> None:
     for name, args in (("gpt-oss-20b", "--disable-hybrid-kv-cache-manager"), ("llama-4-scout", EAGLE)):
         assert [g.kind for g in derived(name, args).real.groups] == ["full"], name
     alone = derived("mistral-7b-v0.1", "--disable-hybrid-kv-cache-manager")
     assert [g.kind for g in alone.real.groups] == ["sliding_window"]
+
+
+def test_a_drafter_whose_name_no_folder_can_have_is_not_here() -> None:
+    assert derived("gpt-oss-20b", f"{EAGLE} -sc.model {'a' * 300}").layers == derived("gpt-oss-20b", EAGLE).layers
 
 
 def test_a_drafter_has_the_layers_of_its_own_config(tmp_path: Path) -> None:
@@ -197,12 +209,38 @@ def test_a_drafter_has_the_layers_of_its_own_config(tmp_path: Path) -> None:
         (changed("llama-3.1-8b", num_attention_heads="gone"), "nothing of num_attention_heads"),
         (changed("llama-3.1-8b", num_hidden_layers=2.5), "num_hidden_layers is 2.5"),
         (changed("llama-3.1-8b", num_attention_heads=0), "num_attention_heads is 0"),
+        (
+            changed("llama-3.1-8b", num_hidden_layers=10**15),
+            "num_hidden_layers is 10{15}, not a whole number from 1 to",
+        ),
+        (
+            changed("llama-3.1-8b", num_hidden_layers=10**19),
+            "num_hidden_layers is 10{19}, not a whole number from 1 to",
+        ),
+        (changed("llama-3.1-8b", num_attention_heads=1e300), r"num_attention_heads is 1e\+300, not a whole number"),
+        (changed("llama-3.1-8b", num_attention_heads=float("inf")), "num_attention_heads is inf, not a whole number"),
+        (changed("jamba-v0.1", hidden_size=2), "hidden_size is less than its 32 heads"),
+        (changed("jamba-v0.1", attn_layer_offset="x"), "attn_layer_offset is 'x', not a whole number from 0 to"),
+        (changed("jamba-v0.1", attn_layer_offset=[1]), r"attn_layer_offset is \[1\], not a whole number"),
+        (changed("falcon-h1-34b", mamba_expand=[2]), r"mamba_expand is \[2\], not a whole number"),
+        (changed("falcon-h1-34b", mamba_expand={}), "mamba_expand is {}, not a whole number"),
+        (changed("nemotron-h-8b", hybrid_override_pattern="-" * 52), "no layer of this model keeps anything"),
         (changed("gpt-oss-20b", sliding_window="gone"), "nothing of sliding_window"),
         (changed("qwen3-next-80b-a3b", linear_num_key_heads="gone"), "nothing of linear_num_key_heads"),
         (changed("kimi-linear-48b-a3b", linear_attn_config=3), "linear_attn_config"),
         (changed("nemotron-h-8b", hybrid_override_pattern="gone"), "hybrid_override_pattern"),
         (changed("llama-3.1-8b", torch_dtype="int3"), "'int3' is not known"),
         (changed("llama-3.1-8b", layer_types=["odd"] * 32), "layers of type odd"),
+        (changed("llama-3.1-8b", layer_types=5), "layer_types is no list of words"),
+        (changed("llama-3.1-8b", layer_types=[]), "lists 0 layer_types for 32 layers"),
+        (changed("gemma-3-27b", layer_types=["full_attention"] * 3), "lists 3 layer_types for 62 layers"),
+        (changed("qwen3-next-80b-a3b", layer_types=["sliding_attention"] * 48), "layers of type sliding_attention"),
+        (changed("qwen3-next-80b-a3b", layer_types=["full_attention"] * 47), "lists 47 layer_types for 48 layers"),
+        (changed("granite-4.0-h-small", layer_types=["mamba", "odd"] * 20), "layers of type odd"),
+        (changed("granite-4.0-h-small", layer_types=["mamba", "attention"]), "lists 2 layer_types for 40 layers"),
+        (changed("nemotron-h-8b", hybrid_override_pattern="M*X-" * 13), "layers of type X"),
+        (changed("nemotron-h-8b", hybrid_override_pattern="M*"), "lists 2 hybrid_override_pattern for 52 layers"),
+        (changed("kimi-linear-48b-a3b", linear_attn_config=KDA), "nothing of kda_layers"),
     ],
 )
 def test_a_config_that_says_too_little_is_refused(raw: dict[str, Any], complaint: str) -> None:
@@ -221,10 +259,15 @@ def test_a_config_that_says_too_little_is_refused(raw: dict[str, Any], complaint
         ("llama-3.1-8b", "--block-size", "has no value"),
         ("llama-3.1-8b", "--speculative-config {a:1}", "is no JSON"),
         ("llama-3.1-8b", "-sc.method suffix", "method 'suffix' is not known"),
-        ("llama-3.1-8b", "-sc.method eagle", "num_speculative_tokens is None"),
+        ("llama-3.1-8b", "-sc.method eagle", "nothing of num_speculative_tokens"),
+        ("llama-3.1-8b", "-sc.method eagle -sc.num_speculative_tokens true", "got `bool`.*num_speculative_tokens"),
+        ("llama-3.1-8b", "-sc.method eagle -sc.num_speculative_tokens 0", "`int` >= 1.*num_speculative_tokens"),
+        ("llama-3.1-8b", "--kv-events-config.enable_kv_cache_events some", "`bool`, got `str`.*enable_kv_cache_events"),
         ("llama-3.1-8b", "--kv-transfer-config.kv_role kv_all", "kv-transfer-config"),
         ("llama-3.1-8b", "--num-gpu-blocks-override 10", "cannot hold one request"),
         ("llama-3.1-8b", "--model 'x", "No closing quotation"),
+        ("llama-3.1-8b", f"--max-num-seqs {'9' * 400}", "not a whole number from 1 to"),
+        ("llama-3.1-8b", f"-sc {'[' * 100_000}", "nested too deeply"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(name: str, args: str, complaint: str) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from helpers import replace
 from releases import output_of
 
 from kvcheck.cli.main import run
 from kvcheck.engines.retracing import CUT_OFF, retraceable
-from kvcheck.files import InputError, read_run
+from kvcheck.files import MOST_TOKEN, InputError, read_run
 from kvcheck.model.actions import Abort, Arrive, Complete, Schedule
 from kvcheck.model.content import Prefixes
 from kvcheck.model.layout import Group, Layout
@@ -30,8 +34,10 @@ from kvcheck.targets.recording import (
     read_recording,
     tokens_of,
 )
+from kvcheck.targets.vllm import live_layout
 from kvcheck.targets.vllm.identities import Identities
-from kvcheck.targets.vllm.plugin import FileSink, Writer
+from kvcheck.targets.vllm.live import AtOnce, LiveRecorder
+from kvcheck.targets.vllm.plugin import FileSink, Writer, record_schedulers
 
 PROJECT = Path(__file__).parents[2]
 LAYOUT = Layout(groups=(Group(kind="full", block_size=2),), num_blocks=20, max_model_len=16, token_budget=16)
@@ -160,9 +166,46 @@ def test_a_server_that_no_layout_can_say_is_undetermined(tmp_path: Path) -> None
     assert (found.undetermined, found.steps) == ("outside: pipeline parallelism", [])
 
 
-def test_a_recording_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="contradicts itself"):
-        retraceable(read_recording(written(tmp_path / "r", OPENED, Sampled(), Closed())))
+@pytest.mark.parametrize(
+    "line",
+    [
+        Sampled(),
+        Told(),
+        Told(log=[("asked", (0,))]),
+        Arrived(request=1, prompt=b"abc", max_tokens=3),
+        Arrived(request=1, prompt=b"\xff" * 4, max_tokens=3),
+        OPENED,
+    ],
+)
+def test_a_recording_that_contradicts_itself_is_refused(line: object, tmp_path: Path) -> None:
+    path = written(tmp_path / "r", OPENED, line, Closed())
+    with pytest.raises(InputError, match="contradicts itself") as refused:
+        retraceable(read_recording(path))
+    assert str(refused.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize(
+    ("layout", "line"),
+    [
+        (replace(LAYOUT, groups=()), Closed()),
+        (replace(LAYOUT, groups=(Group(kind="full", block_size=0),)), Closed()),
+        (replace(LAYOUT, num_blocks=1), Closed()),
+        (LAYOUT, arrived(1, priority=2**70)),
+        (LAYOUT, Arrived(request=1, prompt=b"", max_tokens=-1)),
+    ],
+)
+def test_a_recording_of_a_run_that_replay_would_refuse_is_refused(
+    layout: Layout, line: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path / "r", replace(OPENED, layout=layout), line)
+    assert run(["record", str(path), "--out", str(tmp_path / "run.json")]) == 3
+    assert capsys.readouterr().err.startswith(f"kvcheck: {path}: ")
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_a_request_without_an_end_of_its_own_can_be_told(tmp_path: Path) -> None:
+    path = written(tmp_path / "r", OPENED, Arrived(request=0, prompt=packed(1), max_tokens=2**63 - 1))
+    assert retraceable(read_recording(path)).run.actions[0] == Arrive(label="r0", prompt=(1,), max_tokens=MOST_TOKEN)
 
 
 def test_a_recorded_answer_is_what_sampling_gives() -> None:
@@ -213,3 +256,143 @@ def test_without_the_variable_the_plugin_imports_and_touches_nothing() -> None:
     names = ["kvcheck.targets", "kvcheck.targets.vllm", "kvcheck.targets.vllm.plugin"]
     assert output_of(code, **environment).strip() == str(names)
     assert os.environ.get("KVCHECK_RECORD") is None
+
+
+# ---- a scheduler that cannot be recorded, or no more -----------------------------------------------------------------
+
+
+class Pool:
+    """As much of a block pool as is hooked."""
+
+    def get_new_blocks(self, num_blocks: int) -> list[Any]:
+        return [SimpleNamespace(block_id=number, is_null=False, ref_cnt=1) for number in range(num_blocks)]
+
+    def touch(self, blocks: Any) -> None: ...
+
+    def free_blocks(self, blocks: Any) -> None: ...
+
+    def evict_blocks(self, blocks: Any) -> None: ...
+
+    def reset_prefix_cache(self) -> bool:
+        return True
+
+
+class Scheduler:
+    """As much of a scheduler as is hooked."""
+
+    connector = None
+
+    def __init__(self) -> None:
+        self.kv_cache_manager = SimpleNamespace(block_pool=Pool())
+
+    def schedule(self) -> None: ...
+
+    def add_request(self, request: Any) -> None: ...
+
+    def update_from_output(self, planned: Any, output: Any) -> None: ...
+
+    def update_draft_token_ids(self, drafts: Any) -> None: ...
+
+    def finish_requests(self, labels: Any, status: Any) -> None: ...
+
+    def set_pause_state(self, state: Any) -> None: ...
+
+    def reset_prefix_cache(self) -> bool:
+        return True
+
+    def _free_request(self, request: Any) -> None: ...
+
+    def shutdown(self) -> None: ...
+
+
+METHODS = [
+    (owner, name)
+    for owner in (Pool, Scheduler)
+    for name in vars(owner)
+    if hasattr(getattr(owner, name), "__code__") and name != "__init__"
+]
+
+
+@pytest.fixture
+def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_layout, "layout_of", lambda _scheduler: LAYOUT)
+    monkeypatch.setattr(live_layout, "settings_of", lambda _scheduler: {})
+
+
+@pytest.mark.usefixtures("_known")
+@pytest.mark.parametrize(("owner", "name"), METHODS)
+def test_a_scheduler_without_a_method_that_is_hooked_is_left_as_it_is(
+    owner: type, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delattr(owner, name)
+    kind = type("Recorded", (Scheduler,), {})
+    record_schedulers(kind, tmp_path / "r")
+    with caplog.at_level(logging.WARNING):
+        scheduler = kind()
+    assert list(vars(scheduler)) == ["kv_cache_manager"]
+    assert vars(scheduler.kv_cache_manager.block_pool) == {}
+    found = retraceable(read_recording(tmp_path / "r"))
+    assert found.undetermined.startswith("outside: its scheduler is not known here")
+    assert name in found.undetermined
+    assert f"nothing is recorded: {found.undetermined.removeprefix('outside: ')}" in caplog.text
+
+
+class Waiting(AtOnce):
+    """What a recorder has asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def later(self, work: Any, *arguments: Any) -> None:
+        self.asked.append("later")
+        work(*arguments)
+
+    def catch_up(self) -> None:
+        self.asked.append("catch up")
+
+    def stop(self) -> None:
+        self.asked.append("stop")
+
+
+def whatever_happens(scheduler: Any) -> None:
+    """To a server and its pool."""
+    pool = scheduler.kv_cache_manager.block_pool
+    pool.free_blocks(pool.get_new_blocks(2))
+    pool.touch(pool.get_new_blocks(1))
+    pool.evict_blocks({1})
+    pool.reset_prefix_cache()
+    scheduler.add_request(SimpleNamespace())
+    scheduler.schedule()
+    scheduler._free_request(SimpleNamespace())
+    scheduler.reset_prefix_cache()
+
+
+@pytest.mark.usefixtures("_known")
+def test_a_recording_that_has_ended_asks_for_nothing_more() -> None:
+    scheduler, lines, pace = Scheduler(), [], Waiting()
+    recorder = LiveRecorder(scheduler, lines.append, pace=pace)
+    recorder.outside("a load that failed")
+    assert pace.asked[-2:] == ["stop", "catch up"]
+    before = len(lines), len(pace.asked)
+    whatever_happens(scheduler)
+    assert (len(lines), len(pace.asked)) == before
+
+
+@pytest.mark.usefixtures("_known")
+def test_a_recording_that_cannot_begin_asks_for_nothing() -> None:
+    def full(_line: object) -> None:
+        raise OSError("the disk is full")
+
+    scheduler, pace = Scheduler(), Waiting()
+    with pytest.raises(OSError, match="disk is full"):
+        LiveRecorder(scheduler, full, pace=pace)
+    whatever_happens(scheduler)
+    assert pace.asked == []
+
+
+def test_the_writer_ends_with_the_recording() -> None:
+    writer = Writer()
+    writer.start()
+    writer.stop()
+    writer.join(timeout=60)
+    assert not writer.is_alive()

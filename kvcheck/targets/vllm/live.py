@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import kvcheck
@@ -71,6 +71,9 @@ class Pace(Protocol):
     def catch_up(self) -> None:
         """Do all that is still to be done now."""
 
+    def stop(self) -> None:
+        """There will be nothing more to do."""
+
 
 class AtOnce:
     """Nothing waits."""
@@ -82,9 +85,12 @@ class AtOnce:
     def catch_up(self) -> None:
         """There is nothing left."""
 
+    def stop(self) -> None:
+        """There is nothing that goes on."""
+
 
 class LiveRecorder:
-    """Records one scheduler from its first request on.
+    """Records one scheduler from its first request on, unless ``opened`` says why it cannot.
 
     What is known of requests (their numbers, the state of their identities) belongs to the work that can wait, so that
     it is always as far as the line that is being written.
@@ -95,7 +101,7 @@ class LiveRecorder:
         self._sink = sink
         self._pace = pace or AtOnce()
         self._identities = Identities()
-        self._on = True
+        self._on = False
         self._inside = False
         self._count = 0
         self._numbers: dict[str, int] = {}
@@ -104,45 +110,50 @@ class LiveRecorder:
         self._in_flight: deque[Any] = deque()
         self._ran: list[str] = []
         self._went_on: list[str] = []
-        self._log: MutableSequence[tuple[str, Sequence[Any]]] = []
+        self._log: list[tuple[str, Sequence[Any]]] = []
         self._ended: list[Ending] = []
-        self._open(version)
-        self._hook(scheduler)
+        self.opened = self._open(version)
+        sink(self.opened)
+        self._on = self.opened.layout is not None
+        if not self._on:
+            self._pace.stop()
 
-    def _open(self, version: str) -> None:
+    def _open(self, version: str) -> Opened:
         layout: Layout | None = None
+        settings: dict[str, live_layout.Setting] = {}
         outside: tuple[str, ...] = ()
         try:
-            layout = live_layout.layout_of(self._scheduler)
+            layout, settings = live_layout.layout_of(self._scheduler), live_layout.settings_of(self._scheduler)
+            self._hook(self._scheduler)
         except live_layout.Outside as why:
             outside = (str(why),)
-        settings = live_layout.settings_of(self._scheduler)
-        self._sink(Opened(kvcheck=kvcheck.__version__, vllm=version, layout=layout, settings=settings, outside=outside))
-        self._on = layout is not None
+        except Exception as error:  # noqa: BLE001  a scheduler that lacks what those of the releases have
+            layout, outside = None, (f"its scheduler is not known here ({type(error).__name__}: {error})",)
+        return Opened(kvcheck=kvcheck.__version__, vllm=version, layout=layout, settings=settings, outside=outside)
 
     # ---- hooks ---------------------------------------------------------------------------------------------------
 
     def _hook(self, scheduler: Any) -> None:
-        if not self._on:
-            return
-        pool = scheduler.kv_cache_manager.block_pool
+        """All methods are looked up before one is replaced: a scheduler that lacks one is left as it is."""
+        pool, connector = scheduler.kv_cache_manager.block_pool, scheduler.connector
+        made = [
+            (pool, "evict_blocks", self._evicting(pool.evict_blocks)),
+            (scheduler, "schedule", self._passing(scheduler.schedule)),
+            (scheduler, "add_request", self._entering(scheduler.add_request, self._arrives)),
+            (scheduler, "update_from_output", self._entering(scheduler.update_from_output, self._sampled)),
+            (scheduler, "update_draft_token_ids", self._entering(scheduler.update_draft_token_ids, self._drafted)),
+            (scheduler, "finish_requests", self._entering(scheduler.finish_requests, self._aborted)),
+            (scheduler, "set_pause_state", self._entering(scheduler.set_pause_state, self._paused)),
+            (scheduler, "reset_prefix_cache", self._entering(scheduler.reset_prefix_cache, self._reset, RuntimeError)),
+            (scheduler, "_free_request", self._ending(scheduler._free_request)),
+            (scheduler, "shutdown", self._closing(scheduler.shutdown)),
+        ]
+        if connector is not None:
+            asking = self._asking(connector.get_num_new_matched_tokens)
+            made.append((connector, "get_num_new_matched_tokens", asking))
         hook_pool(pool, self)
-        pool.evict_blocks = self._evicting(pool.evict_blocks)
-        scheduler.schedule = self._passing(scheduler.schedule)
-        for name, before in (
-            ("add_request", self._arrives),
-            ("update_from_output", self._sampled),
-            ("update_draft_token_ids", self._drafted),
-            ("finish_requests", self._aborted),
-            ("set_pause_state", self._paused),
-        ):
-            setattr(scheduler, name, self._entering(getattr(scheduler, name), before))
-        scheduler.reset_prefix_cache = self._entering(scheduler.reset_prefix_cache, self._reset, RuntimeError)
-        scheduler._free_request = self._ending(scheduler._free_request)
-        scheduler.shutdown = self._closing(scheduler.shutdown)
-        if scheduler.connector is not None:
-            connector = scheduler.connector
-            connector.get_num_new_matched_tokens = self._asking(connector.get_num_new_matched_tokens)
+        for owner, name, hook in made:
+            setattr(owner, name, hook)
 
     def _passing(self, schedule: Callable[..., Any]) -> Callable[..., Any]:
         """A scheduling pass."""
@@ -236,8 +247,7 @@ class LiveRecorder:
         try:
             note(*args, **kwargs)
         except Exception as error:  # noqa: BLE001  the server must go on
-            self._on = False
-            self._log = deque(maxlen=0)
+            self._stop()
             log.warning("the recording has ended: %s: %s", type(error).__name__, error)
 
     def _later(self, note: Callable[..., None], *args: Any) -> None:
@@ -258,8 +268,11 @@ class LiveRecorder:
     def _close(self) -> None:
         alive = list(self._known.values())
         self._sink(Closed(alive=[self._end_of(one, "alive", False, _answer(one.request)) for one in alive]))
+        self._stop()
+
+    def _stop(self) -> None:
         self._on = False
-        self._log = deque(maxlen=0)
+        self._pace.stop()
 
     def _raised(self, error: Exception, during: Any) -> None:
         self._safely(self._raise, error, during)
@@ -458,7 +471,9 @@ class LiveRecorder:
             self._elsewhere()
 
     def _elsewhere(self) -> None:
-        self.outside("blocks that something else than the scheduler takes, gives back or evicts")
+        """Also whatever happens when the recording has ended: then it must cost nothing."""
+        if self._on:
+            self.outside("blocks that something else than the scheduler takes, gives back or evicts")
 
 
 def _answer(request: Any) -> list[int]:

@@ -68,8 +68,11 @@ def start(scheduler: Any, path: Path) -> None:
     sink = FileSink(path)
     version = str(getattr(sys.modules.get("vllm"), "__version__", ""))
     writer = Writer()
-    recorder = LiveRecorder(scheduler, sink, version, writer)
     writer.start()
+    recorder = LiveRecorder(scheduler, sink, version, writer)
+    if why := "; ".join(recorder.opened.outside):
+        log.warning("nothing is recorded: %s (as %s says, too)", why, sink.path)
+        return
     atexit.register(recorder.close)
     log.warning("kvcheck records this scheduler in %s", sink.path)
 
@@ -84,14 +87,15 @@ class Writer(threading.Thread):
         super().__init__(name="kvcheck-record", daemon=True)
         self._work: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._one_at_a_time = threading.RLock()
+        self._stopped = False
 
     def later(self, work: Callable[..., None], *arguments: Any) -> None:
         """Do this after all that was to be done before it."""
         self._work.append((work, arguments))
 
     def run(self) -> None:
-        """Work for as long as the process lives."""
-        while True:
+        """Work until there will be nothing more to do."""
+        while not self._stopped:
             time.sleep(EVERY_SECONDS)
             self.catch_up()
 
@@ -101,6 +105,10 @@ class Writer(threading.Thread):
             while self._work:
                 work, arguments = self._work.popleft()
                 work(*arguments)
+
+    def stop(self) -> None:
+        """There will be nothing more to do."""
+        self._stopped = True
 
 
 class FileSink:
