@@ -181,7 +181,7 @@ def action_problem(action: Action) -> str:
     label = getattr(action, "label", "-")
     if not label or not label.isprintable():
         return "its label is empty or cannot be printed"
-    tokens = (*getattr(action, "prompt", ()), *getattr(action, "answer", ()), getattr(action, "max_tokens", 1))
+    tokens = (*getattr(action, "prompt", ()), *getattr(action, "sampled", ()), getattr(action, "max_tokens", 1))
     if not all(0 <= token <= MOST_TOKEN for token in tokens):
         return f"it has a token, or max_tokens, below 0 or above {MOST_TOKEN}"
     counts = [count for answer in getattr(action, "answers", ()) for count in (answer.holds, answer.arrives)]

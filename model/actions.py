@@ -31,7 +31,7 @@ class Arrive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     ``stop`` ends the answer when that token is sampled; ``salt`` and ``adapter`` are part of the identity of all
     its content; ``skip_reading`` forbids the use of cached content; ``store``: the connector keeps the blocks of
-    the finished request until it has read them. ``answer``: the first tokens that sampling gives, where they were
+    the finished request until it has read them. ``sampled``: the first tokens that sampling gives, where they were
     recorded; what comes after them, or all without them, is a function of the prefix.
     """
 
@@ -46,12 +46,12 @@ class Arrive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     session: bool = False
     store: bool = False
     answers: tuple[Answer, ...] = ()
-    answer: tuple[int, ...] = ()
+    sampled: tuple[int, ...] = ()
 
     @property
     def sequence(self) -> tuple[int, ...]:
-        """All tokens that are laid down: prompt and answer."""
-        return self.prompt + self.answer
+        """All tokens that are laid down: the prompt, and what is sampled."""
+        return self.prompt + self.sampled
 
 
 def is_acceptable(request: Arrive, longest: int) -> bool:

@@ -168,19 +168,19 @@ class _Reader:
 
     def _arrival(self, line: Arrived) -> Arrive:
         end = self._ended.get(line.request, Ended(request=line.request, why="alive"))
-        answer = tokens_of(end.answer)
+        sampled = tokens_of(end.sampled)
         return Arrive(
             label=label_of(line.request),
             prompt=tokens_of(line.prompt),
             max_tokens=min(line.max_tokens, MOST_TOKEN),  # no request gets that far
-            stop=answer[-1] if end.why == "stop" else None,
+            stop=sampled[-1] if end.why == "stop" else None,
             salt=line.salt,
             adapter=line.adapter,
             skip_reading=line.skip_reading,
             priority=line.priority,
             store=end.held and end.why in ("stop", "length"),
             answers=tuple(self._answers.get(line.request, ())),
-            answer=answer,
+            sampled=sampled,
         )
 
     # ---- steps ---------------------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def _comparable(outcome: Outcome | None, field: str) -> Any:
         return None if outcome is None else type(outcome).__name__.lower()
     value = getattr(outcome, field, None)
     if field == "ended":
-        return [(one.request, one.why, len(one.answer), one.held) for one in value or ()]
+        return [(one.request, one.why, len(one.sampled), one.held) for one in value or ()]
     if field == "failure" and value is not None:
         return value.type, value.function, value.line
     return msgspec.to_builtins(value) or None

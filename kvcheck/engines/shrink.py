@@ -231,7 +231,7 @@ def _simpler_actions(run: Run) -> Iterator[Run]:
 
 def _simpler_action(action: Action) -> Iterator[Action]:
     if isinstance(action, Arrive):
-        for name in ("stop", "salt", "adapter", "skip_reading", "priority", "session", "store", "answers", "answer"):
+        for name in ("stop", "salt", "adapter", "skip_reading", "priority", "session", "store", "answers", "sampled"):
             default = getattr(Arrive(label="", prompt=()), name)
             if getattr(action, name) != default:
                 yield replace(action, **{name: default})

@@ -112,7 +112,7 @@ def _begun(changed: Arrive | Extend, _actions: Actions, rng: Random) -> Arrive |
 def begun(arrive: Arrive, tokens: int) -> Arrive:
     """The same request when that many tokens of its answer are known already."""
     text = Prefixes(arrive.sequence, arrive.salt, arrive.adapter).token_list(len(arrive.prompt) + tokens)
-    return replace(arrive, prompt=tuple(text), answer=arrive.answer[tokens:], max_tokens=arrive.max_tokens - tokens)
+    return replace(arrive, prompt=tuple(text), sampled=arrive.sampled[tokens:], max_tokens=arrive.max_tokens - tokens)
 
 
 def _answer(changed: Arrive | Extend, _actions: Actions, rng: Random) -> Arrive | Extend:

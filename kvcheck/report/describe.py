@@ -149,8 +149,8 @@ def _arrival_words(arrival: Arrive) -> Iterator[str]:
         "stored when finished": arrival.store,
     }
     yield from (f"[{word}]" for word, on in words.items() if on)
-    if arrival.answer:
-        yield f"[samples {_prompt_text(arrival.answer)}]"
+    if arrival.sampled:
+        yield f"[samples {_prompt_text(arrival.sampled)}]"
     if arrival.answers:
         yield f"[connector: {', then '.join(_answer_text(answer) for answer in arrival.answers)}]"
 

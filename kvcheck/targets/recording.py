@@ -1,8 +1,8 @@
 """What a recorder inside a running server writes: one JSON object a line, of which the last may be cut off.
 
 Requests are numbered in order of arrival. A line is either something that was done to the server (it is written before
-it happens) or what came of it. Tokens are *identities*: see ``kvcheck.targets.vllm.identities``. The numbers of an
-answer are in 32-bit words, least significant byte first, in base64.
+it happens) or what came of it. Tokens are *identities*: see ``kvcheck.targets.vllm.identities``, in
+32-bit words, least significant byte first, in base64.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ class Paused(Line, frozen=True, kw_only=True, tag="paused"):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A request is over. ``answer``: its tokens behind the prompt. ``held``: its blocks are kept for the connector."""
+    """A request is over. ``sampled``: its tokens behind the prompt. ``held``: its blocks are kept for the connector."""
 
     request: int
     why: Literal["stop", "length", "aborted", "alive"]
-    answer: bytes = b""
+    sampled: bytes = b""
     held: bool = False
 
 

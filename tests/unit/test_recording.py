@@ -129,7 +129,7 @@ def lines_of_a_request() -> list[object]:
         Sampled(),
         arrived(1),
         Aborted(),
-        Told(ended=[Ended(request=1, why="aborted"), Ended(request=0, why="aborted", answer=packed(8))]),
+        Told(ended=[Ended(request=1, why="aborted"), Ended(request=0, why="aborted", sampled=packed(8))]),
     ]
 
 
@@ -138,7 +138,7 @@ def test_a_recording_is_a_run(tmp_path: Path) -> None:
     found = retraceable(read_recording(path))
     assert found.undetermined == ""
     assert found.run.actions == (
-        Arrive(label="r0", prompt=(5, 6, 7), max_tokens=3, answer=(8,)),
+        Arrive(label="r0", prompt=(5, 6, 7), max_tokens=3, sampled=(8,)),
         Schedule(),
         Complete(),
         Arrive(label="r1", prompt=(5, 6, 7), max_tokens=3),
@@ -209,7 +209,7 @@ def test_a_request_without_an_end_of_its_own_can_be_told(tmp_path: Path) -> None
 
 
 def test_a_recorded_answer_is_what_sampling_gives() -> None:
-    arrive = Arrive(label="a", prompt=(1, 2), answer=(9, 9))
+    arrive = Arrive(label="a", prompt=(1, 2), sampled=(9, 9))
     told = Prefixes(arrive.sequence).token_list(5)
     assert told[:4] == [1, 2, 9, 9]
     assert told[4] in (1, 2, 3, 4)

@@ -404,7 +404,7 @@ class LiveRecorder:
 
     def _end_of(self, known: _Known, why: Any, held: bool, answer: list[int]) -> Ended:
         packed, _ = self._identities.of(answer, known.request.num_prompt_tokens, known.state)
-        return Ended(request=known.number, why=why, answer=packed, held=held)
+        return Ended(request=known.number, why=why, sampled=packed, held=held)
 
     def _asked(self, label: str, local: int, external: int | None, asynchronous: bool) -> None:
         told = -1 if external is None else external
