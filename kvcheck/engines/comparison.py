@@ -69,6 +69,13 @@ class Difference(msgspec.Struct, kw_only=True):
     trace: Trace | None = None
 
 
+class Masked(msgspec.Struct, frozen=True):
+    """A violation of one target in a run that the other had ended before. ``by``: with what."""
+
+    run: Run
+    by: str
+
+
 class Worse(msgspec.Struct, kw_only=True):
     """A measure that is worse on head in some runs: in how many, better in how many. ``run``: the shortest such run
     known, with its ``base`` and ``head`` and the actions (index, base, head) at which they differ. ``ends``: so many of
@@ -148,6 +155,7 @@ class Comparison:
         self._findings = (Findings(plan.out / KINDS[BASE], plan.base), Findings(plan.out / KINDS[HEAD], plan.head))
         self._shown: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self._own: tuple[dict[str, Difference], dict[str, Difference]] = ({}, {})
+        self._masked: tuple[dict[str, Masked], dict[str, Masked]] = ({}, {})
         self._worse = {measure: Worse(measure=measure) for measure in WORSE}
         self._totals: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self._seconds = [0.0, 0.0]
@@ -234,27 +242,37 @@ class Comparison:
                 self._tally.note(code, f"{spec}: {message}")
         for side in (BASE, HEAD):
             self._shown[side].update(violation.signature for violation in results[side].violations)
-            self._keep_own(side, run, results)
+            self._sort(side, run, results)
         self._measure(run, results)
 
     def _both(self, run: Run) -> Pair:
         first, second = self._threads.map(lambda target: target.judge(run, measure=True), self._targets)
         return first, second
 
-    def _keep_own(self, side: int, run: Run, results: Pair) -> None:
-        """What this side breaks and the other does not, though it got as far."""
+    def _sort(self, side: int, run: Run, results: Pair) -> None:
+        """What this side breaks and the other does not, or did not come to."""
+        other = results[1 - side]
         for violation in results[side].violations:
-            if not is_own(violation, results[1 - side]):
-                continue
-            signature = violation.signature
             cut = replace(run, actions=run.actions[: violation.index + 1])
-            known = self._own[side].get(signature)
-            if known is not None:
-                known.times += 1
-            if known is None or complexity(cut) < complexity(known.run):
-                file = self._findings[side].save(signature, cut)
-                times = known.times if known is not None else 1
-                self._own[side][signature] = Difference(violation=violation, run=cut, file=file, times=times)
+            if is_own(violation, other):
+                self._keep_own(side, violation, cut)
+            elif not is_shown(violation, other):
+                self._keep_masked(side, violation, Masked(cut, ended_before(violation, other)))
+
+    def _keep_own(self, side: int, violation: Violation, run: Run) -> None:
+        signature = violation.signature
+        known = self._own[side].get(signature)
+        if known is not None:
+            known.times += 1
+        if known is None or complexity(run) < complexity(known.run):
+            file = self._findings[side].save(signature, run)
+            times = known.times if known is not None else 1
+            self._own[side][signature] = Difference(violation=violation, run=run, file=file, times=times)
+
+    def _keep_masked(self, side: int, violation: Violation, masked: Masked) -> None:
+        known = self._masked[side].get(violation.signature)
+        if known is None or complexity(masked.run) < complexity(known.run):
+            self._masked[side][violation.signature] = masked
 
     def _measure(self, run: Run, results: Pair) -> None:
         ended = [is_finished(result) for result in results]
@@ -358,17 +376,25 @@ class Comparison:
         """Whatever keeps the comparison as a whole from saying that all is well."""
         if self.interrupted:
             self._tally.note("interrupted", "the comparison was interrupted")
+        self._note_masked()
         for findings in self._findings:
             if findings.error:
                 self._tally.note("cannot-write", findings.error)
         if not self.paired and not self._tally.undetermined:
             self._tally.note("no-runs", "no run came to its end on both")
 
+    def _note_masked(self) -> None:
+        """What head breaks, and base had no chance to break in any run."""
+        for signature, masked in self._masked[HEAD].items():
+            if signature in self._own[HEAD] or self._shown[BASE][signature]:
+                continue
+            file = self._findings[HEAD].save_undetermined(signature, masked.run)
+            self._tally.note("masked", f"{signature}: head breaks it where base had ended before: {masked.by} ({file})")
+
     def _result(self, seconds: float) -> Result:
         base, head = self._shown
-        both = [
-            signature for signature in {**self._own[BASE], **self._own[HEAD]} if base[signature] and head[signature]
-        ]
+        apart = {**self._own[BASE], **self._own[HEAD], **self._masked[BASE], **self._masked[HEAD]}
+        both = [signature for signature in apart if base[signature] and head[signature]]
         return Result(
             plan=self.plan,
             new=tuple(self._own[HEAD][signature] for signature in self._alone(HEAD)),
@@ -420,6 +446,17 @@ def is_finished(result: RunResult) -> bool:
 
 def is_own(violation: Violation, other: RunResult) -> bool:
     """Whether the other target got as far and did not show it."""
-    if other.undetermined or any(one.signature == violation.signature for one in other.violations):
-        return False
-    return not any(Severity(one.severity) not in SOFT and one.index <= violation.index for one in other.violations)
+    return not is_shown(violation, other) and not ended_before(violation, other)
+
+
+def is_shown(violation: Violation, result: RunResult) -> bool:
+    """Whether a target shows the same anywhere in the run."""
+    return any(one.signature == violation.signature for one in result.violations)
+
+
+def ended_before(violation: Violation, result: RunResult) -> str:
+    """What ended the run of a target that did not get as far as the violation; empty if it did."""
+    if result.undetermined:
+        return result.undetermined
+    hard = (one for one in result.violations if Severity(one.severity) not in SOFT)
+    return next((one.signature for one in hard if one.index <= violation.index), "")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from helpers import full, layout_of, mamba, replace
 
+from kvcheck.engines import comparison
 from kvcheck.engines.comparison import (
     Comparison,
     Plan,
@@ -17,6 +18,7 @@ from kvcheck.engines.comparison import (
     with_time_to_finish,
 )
 from kvcheck.engines.judging import RunResult, judge_run
+from kvcheck.engines.search import SearchResult
 from kvcheck.files import read_run
 from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Abort, Arrive, Complete, Run, Schedule
@@ -151,3 +153,74 @@ def violation(severity: str, index: int, signature: str = "x") -> Violation:
 def test_a_violation_is_ones_own_if_the_other_got_as_far(other: tuple[Violation, ...], own: bool) -> None:
     assert is_own(violation("lost reuse", 3), RunResult(violations=other)) is own
     assert not is_own(violation("lost reuse", 3), RunResult(violations=other, undetermined="hung: it did"))
+
+
+# ---- what the other target did not come to ---------------------------------------------------------------------------
+
+DRAWN = Run(layout=LAYOUT, actions=(Arrive(label="a", prompt=(1, 2, 3)), *[Schedule(), Complete()] * 3))
+
+
+class Told:
+    """A target that draws one run, and answers what a test wants, one after the other."""
+
+    def __init__(self, spec: str, answers: list[RunResult]) -> None:
+        self.spec = spec
+        self.answers = iter(answers)
+
+    def search(self, _seed: int) -> SearchResult:
+        return SearchResult(DRAWN, (), {}, (), {}, len(DRAWN.actions), 0)
+
+    def judge(self, _run: Run, measure: bool) -> RunResult:
+        return next(self.answers)
+
+    def close(self) -> None:
+        pass
+
+
+def ended(*violations: Violation, finished: bool = True, undetermined: str = "") -> RunResult:
+    return RunResult(violations=violations, finished=finished, undetermined=undetermined)
+
+
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: list[RunResult], head: list[RunResult]) -> Result:
+    """A comparison of two targets that answer so, not shrunk."""
+    monkeypatch.setattr(comparison, "Watched", lambda spec, **_: Told(spec, {"model": base, FAULTY: head}[spec]))
+    monkeypatch.setattr(Comparison, "_shrink_all", lambda *_: None)
+    return compared(tmp_path, SOUND, FAULTY, layout=None, runs=len(base))
+
+
+WRONG, CRASH = violation("corruption", 4, "wrong"), violation("crash", 2, "dead")
+
+
+@pytest.mark.parametrize("cut", [ended(CRASH), ended(undetermined="worker-died: so it was")])
+def test_what_head_breaks_where_base_did_not_come_as_far_is_undetermined(
+    cut: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = told(tmp_path, monkeypatch, [cut, cut, ended()], [ended(WRONG), ended(WRONG), ended()])
+    assert (result.verdict, result.new, result.both) == ("undetermined", (), {})
+    (masked,) = [item for item in result.undetermined if item.code == "masked"]
+    assert masked.message.startswith("wrong: ")
+    assert ("dead" if cut.violations else "worker-died: so it was") in masked.message
+    file = next((tmp_path / "new" / "undetermined").glob("wrong/run.json"))
+    assert str(file) in masked.message
+    assert read_run(file).actions == DRAWN.actions[:5]
+
+
+def test_what_base_shows_in_another_run_is_on_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, head = [ended(CRASH), ended(WRONG), ended()], [ended(WRONG), ended(WRONG), ended()]
+    result = told(tmp_path, monkeypatch, base, head)
+    assert (result.verdict, result.new, result.both) == ("passed", (), {"wrong": (1, 2)})
+    assert [one.violation.signature for one in result.fixed] == ["dead"]
+
+
+def test_what_is_new_in_one_run_is_not_undetermined_in_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = told(tmp_path, monkeypatch, [ended(CRASH), ended()], [ended(WRONG), ended(WRONG)])
+    assert (result.verdict, [one.violation.signature for one in result.new]) == ("violated", ["wrong"])
+    assert "masked" not in {item.code for item in result.undetermined}
+
+
+def test_what_only_base_breaks_where_head_did_not_come_as_far_is_no_matter_of_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, head = [ended(WRONG), ended(CRASH), ended()], [ended(CRASH), ended(CRASH), ended()]
+    result = told(tmp_path, monkeypatch, base, head)
+    assert (result.verdict, result.fixed, result.both) == ("passed", (), {"dead": (1, 2)})
