@@ -156,6 +156,8 @@ class Comparison:
         self._shown: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self._own: tuple[dict[str, Difference], dict[str, Difference]] = ({}, {})
         self._masked: tuple[dict[str, Masked], dict[str, Masked]] = ({}, {})
+        self._unexplained = 0
+        self._shortest_unexplained: Run | None = None
         self._worse = {measure: Worse(measure=measure) for measure in WORSE}
         self._totals: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self._seconds = [0.0, 0.0]
@@ -279,6 +281,8 @@ class Comparison:
         if not all(ended):
             for side in (BASE, HEAD):
                 self._unfinished[side] += not ended[side] and ended[1 - side]
+            if ended[BASE] and results[HEAD].sound and not results[HEAD].undetermined:
+                self._keep_unexplained(run)
             return
         self.paired += 1
         base, head = (total(result.measures) for result in results)
@@ -292,6 +296,12 @@ class Comparison:
             worse.times += by > 0
             if by > 0 and (worse.run is None or complexity(run) < complexity(worse.run)):
                 worse.keep(run, results)
+
+    def _keep_unexplained(self, run: Run) -> None:
+        """Head breaks nothing in it and does not finish it, and base does: it may stand still."""
+        self._unexplained += 1
+        if self._shortest_unexplained is None or complexity(run) < complexity(self._shortest_unexplained):
+            self._shortest_unexplained = run
 
     # ---- shrinking -----------------------------------------------------------------------------------------------
 
@@ -377,6 +387,7 @@ class Comparison:
         if self.interrupted:
             self._tally.note("interrupted", "the comparison was interrupted")
         self._note_masked()
+        self._note_unfinished()
         for findings in self._findings:
             if findings.error:
                 self._tally.note("cannot-write", findings.error)
@@ -390,6 +401,13 @@ class Comparison:
                 continue
             file = self._findings[HEAD].save_undetermined(signature, masked.run)
             self._tally.note("masked", f"{signature}: head breaks it where base had ended before: {masked.by} ({file})")
+
+    def _note_unfinished(self) -> None:
+        if self._shortest_unexplained is None:
+            return
+        file = self._findings[HEAD].save_undetermined("unfinished", self._shortest_unexplained)
+        message = f"base finishes {self._unexplained} of the runs, and head does not, though it breaks nothing ({file})"
+        self._tally.note("unfinished", message)
 
     def _result(self, seconds: float) -> Result:
         base, head = self._shown

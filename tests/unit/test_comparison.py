@@ -224,3 +224,25 @@ def test_what_only_base_breaks_where_head_did_not_come_as_far_is_no_matter_of_he
     base, head = [ended(WRONG), ended(CRASH), ended()], [ended(CRASH), ended(CRASH), ended()]
     result = told(tmp_path, monkeypatch, base, head)
     assert (result.verdict, result.fixed, result.both) == ("passed", (), {"dead": (1, 2)})
+
+
+def test_head_that_does_not_finish_is_undetermined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, head = [ended(), ended(), ended()], [ended(finished=False), ended(finished=False), ended()]
+    result = told(tmp_path, monkeypatch, base, head)
+    assert (result.verdict, result.paired, result.unfinished) == ("undetermined", 1, (0, 2))
+    (item,) = result.undetermined
+    assert item.code == "unfinished"
+    file = tmp_path / "new" / "undetermined" / "unfinished" / "run.json"
+    assert str(file) in item.message
+    assert read_run(file) == with_time_to_finish(DRAWN)
+
+
+def test_base_that_does_not_finish_is_no_matter_of_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = told(tmp_path, monkeypatch, [ended(finished=False), ended()], [ended(), ended()])
+    assert (result.verdict, result.unfinished) == ("passed", (1, 0))
+
+
+def test_a_run_that_head_ends_with_what_is_on_both_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, head = [ended(), ended(CRASH), ended()], [ended(CRASH), ended(CRASH), ended()]
+    result = told(tmp_path, monkeypatch, base, head)
+    assert (result.verdict, result.unfinished, result.both) == ("passed", (0, 1), {"dead": (1, 2)})
