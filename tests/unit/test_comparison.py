@@ -23,6 +23,7 @@ from kvcheck.files import read_run
 from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Abort, Arrive, Complete, Run, Schedule
 from kvcheck.model.layout import Drafter
+from kvcheck.report.comparison import markdown
 from kvcheck.targets.loading import describe, load_target
 
 SOUND, FAULTY = "model", "model+replay-boundary-not-kept"
@@ -246,3 +247,17 @@ def test_a_run_that_head_ends_with_what_is_on_both_is_told_so(tmp_path: Path, mo
     base, head = [ended(), ended(CRASH), ended()], [ended(CRASH), ended(CRASH), ended()]
     result = told(tmp_path, monkeypatch, base, head)
     assert (result.verdict, result.unfinished, result.both) == ("passed", (0, 1), {"dead": (1, 2)})
+
+
+def test_nothing_in_a_comment_is_taken_for_markup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    strange = "KeyError in find_longest_cache_hit: <Request a> & <img src=x> ```\n\n# b"
+    bad = Violation(invariant="x", severity="crash", message=strange, signature="x_y `z`", index=2)
+    unclear = ended(undetermined=f"worker-died: {strange}")
+    comment = markdown(told(tmp_path, monkeypatch, [ended(), unclear], [ended(bad), ended()]))
+    title = (
+        "x_y `z` (crash, 1 run): KeyError in find_longest_cache_hit: &lt;Request a&gt; &amp; &lt;img src=x&gt; ``` # b"
+    )
+    assert f"<summary><code>{title}</code></summary>" in comment
+    assert "- `worker-died`: model: KeyError in find\\_longest\\_cache\\_hit: \\<Request a\\> \\& \\<img" in comment
+    assert "<img" not in comment.replace("\\<", "")
+    assert "\n# b" not in comment
