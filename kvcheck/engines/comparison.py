@@ -16,14 +16,14 @@ from pathlib import Path
 import msgspec
 
 from kvcheck.engines.findings import Findings
-from kvcheck.engines.judging import SOFT, RunResult
+from kvcheck.engines.judging import RunResult
 from kvcheck.engines.measures import WORSE, differing, percent_worse, total, worse_by
 from kvcheck.engines.seeds import seed_of_run
 from kvcheck.engines.shrink import complexity, shrink
 from kvcheck.engines.tally import Tally, Undetermined
 from kvcheck.engines.watched import HANG, Stopped, Watched, code_and_message
 from kvcheck.engines.workers import WorkerDied, WorkerHung
-from kvcheck.invariants.registry import Severity, Violation
+from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Action, Arrive, Complete, Extend, Run, Schedule, Transfer
 from kvcheck.model.layout import Layout
 from kvcheck.model.observation import TargetInfo, Trace
@@ -70,10 +70,10 @@ class Difference(msgspec.Struct, kw_only=True):
 
 
 class Masked(msgspec.Struct, frozen=True):
-    """A violation of one target in a run that the other had ended before. ``by``: with what."""
+    """A violation of one target in a run in which the other did not come as far. ``why``: what kept it."""
 
     run: Run
-    by: str
+    why: str
 
 
 class Worse(msgspec.Struct, kw_only=True):
@@ -256,10 +256,11 @@ class Comparison:
         other = results[1 - side]
         for violation in results[side].violations:
             cut = replace(run, actions=run.actions[: violation.index + 1])
-            if is_own(violation, other):
+            verdict, why = other.said_of(violation.signature, violation.index)
+            if verdict == "passed":
                 self._keep_own(side, violation, cut)
-            elif not is_shown(violation, other):
-                self._keep_masked(side, violation, Masked(cut, ended_before(violation, other)))
+            elif verdict == "undetermined":
+                self._keep_masked(side, violation, Masked(cut, why))
 
     def _keep_own(self, side: int, violation: Violation, run: Run) -> None:
         signature = violation.signature
@@ -400,7 +401,7 @@ class Comparison:
             if signature in self._own[HEAD] or self._shown[BASE][signature]:
                 continue
             file = self._findings[HEAD].save_undetermined(signature, masked.run)
-            self._tally.note("masked", f"{signature}: head breaks it where base had ended before: {masked.by} ({file})")
+            self._tally.note("masked", f"{signature}: head breaks it where base says nothing: {masked.why} ({file})")
 
     def _note_unfinished(self) -> None:
         if self._shortest_unexplained is None:
@@ -464,17 +465,4 @@ def is_finished(result: RunResult) -> bool:
 
 def is_own(violation: Violation, other: RunResult) -> bool:
     """Whether the other target got as far and did not show it."""
-    return not is_shown(violation, other) and not ended_before(violation, other)
-
-
-def is_shown(violation: Violation, result: RunResult) -> bool:
-    """Whether a target shows the same anywhere in the run."""
-    return any(one.signature == violation.signature for one in result.violations)
-
-
-def ended_before(violation: Violation, result: RunResult) -> str:
-    """What ended the run of a target that did not get as far as the violation; empty if it did."""
-    if result.undetermined:
-        return result.undetermined
-    hard = (one for one in result.violations if Severity(one.severity) not in SOFT)
-    return next((one.signature for one in hard if one.index <= violation.index), "")
+    return other.said_of(violation.signature, violation.index)[0] == "passed"
