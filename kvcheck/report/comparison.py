@@ -17,6 +17,8 @@ from kvcheck.report.markdown import code, folded, undetermined_list
 from kvcheck.report.verdict import show_undetermined
 
 LONGEST_TABLE_NAME = 20
+LONGEST_COMMENT = 65_000
+"""Characters; GitHub takes a few more."""
 
 
 def show_comparison(screen: Screen, result: Result) -> None:
@@ -173,11 +175,15 @@ def _worse_entry(worse: Worse) -> dict[str, Any]:
 
 
 def markdown(result: Result) -> str:
-    """A comment for a pull request."""
-    return "\n".join(_markdown_lines(result)) + "\n"
+    """A comment for a pull request, without the runs' actions if it were too long for one."""
+    whole = "".join(f"{line}\n" for line in _markdown_lines(result, short=False))
+    if len(whole) <= LONGEST_COMMENT:
+        return whole
+    return "".join(f"{line}\n" for line in _markdown_lines(result, short=True))
 
 
-def _markdown_lines(result: Result) -> Iterator[str]:
+def _markdown_lines(result: Result, short: bool) -> Iterator[str]:
+    """``short``: of each run only the last line, which says where it is."""
     plan = result.plan
     yield f"### kvcheck: {result.verdict}"
     yield ""
@@ -186,12 +192,13 @@ def _markdown_lines(result: Result) -> Iterator[str]:
         if differences:
             yield from ("", f"**{kind}** (only on {code(spec)})")
         for one in differences:
-            yield from folded(_title(one), _run_lines(one, spec))
+            lines = list(_run_lines(one, spec))
+            yield from folded(_title(one), lines[-1:] if short else lines)
     yield from ("", f"{_bound(result)}.", "", "| of these | base | head | change |", "|---|---:|---:|---:|")
     yield from (f"| {' | '.join(row)} |" for row in _rows(result))
     for worse in result.worse:
         title, *lines = _worse_lines(worse)
-        yield from folded(title, lines)
+        yield from folded(title, lines[-1:] if short else lines)
     yield from undetermined_list(result.undetermined)
 
 

@@ -23,6 +23,7 @@ from kvcheck.files import read_run
 from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Abort, Arrive, Complete, Run, Schedule
 from kvcheck.model.layout import Drafter
+from kvcheck.report import comparison as report
 from kvcheck.report.comparison import markdown
 from kvcheck.targets.loading import describe, load_target
 
@@ -261,3 +262,16 @@ def test_nothing_in_a_comment_is_taken_for_markup(tmp_path: Path, monkeypatch: p
     assert "- `worker-died`: model: KeyError in find\\_longest\\_cache\\_hit: \\<Request a\\> \\& \\<img" in comment
     assert "<img" not in comment.replace("\\<", "")
     assert "\n# b" not in comment
+
+
+def test_a_comment_that_is_too_long_tells_no_actions(for_the_worse: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = markdown(for_the_worse)
+    monkeypatch.setattr(report, "LONGEST_COMMENT", len(whole))
+    assert markdown(for_the_worse) == whole
+    assert "  arrive " in whole
+    monkeypatch.setattr(report, "LONGEST_COMMENT", len(whole) - 1)
+    short = markdown(for_the_worse)
+    assert "  arrive " not in short
+    for one in (*for_the_worse.new, *for_the_worse.worse):
+        assert str(one.file) in short
+    assert short.count("<details>") == whole.count("<details>")
