@@ -35,6 +35,8 @@ LEAST_SECONDS = 5.0
 """All shrinking together may take as long as the comparison has taken, and at least this."""
 SPARE_PASSES = 4
 """So many passes, and a quarter of those of the run, are added to it: a server may need more than another."""
+PATIENCE = (1, 4, 32)
+"""So many times as many are added in turn, while one target finishes the run and the other is still at it."""
 BASE, HEAD = 0, 1
 KINDS = ("fixed", "new")
 """What a violation is called that only base, or only head, shows."""
@@ -233,8 +235,7 @@ class Comparison:
         if not found.run.actions:
             self._tally.note(*code_and_message(found.undetermined))
             return
-        run = with_time_to_finish(found.run)
-        results = self._both(run)
+        run, results = self._both_to_the_end(found.run)
         if any(result.undetermined.startswith("not supported") for result in results):
             self._not_supported += 1
             return
@@ -246,6 +247,16 @@ class Comparison:
             self._shown[side].update(violation.signature for violation in results[side].violations)
             self._sort(side, run, results)
         self._measure(run, results)
+
+    def _both_to_the_end(self, drawn: Run) -> tuple[Run, Pair]:
+        """The run with as much time to finish as it takes, within bounds."""
+        for patience in PATIENCE:
+            run = with_time_to_finish(drawn, patience)
+            results = self._both(run)
+            base, head = map(is_finished, results)
+            if base == head or any(map(is_cut, results)):
+                break
+        return run, results
 
     def _both(self, run: Run) -> Pair:
         first, second = self._threads.map(lambda target: target.judge(run, measure=True), self._targets)
@@ -282,7 +293,7 @@ class Comparison:
         if not all(ended):
             for side in (BASE, HEAD):
                 self._unfinished[side] += not ended[side] and ended[1 - side]
-            if ended[BASE] and results[HEAD].sound and not results[HEAD].undetermined:
+            if ended[BASE] and not is_cut(results[HEAD]):
                 self._keep_unexplained(run)
             return
         self.paired += 1
@@ -445,22 +456,30 @@ def _cut_at_end(worse: Worse) -> Run:
     return replace(worse.run, actions=worse.run.actions[: worse.ends])
 
 
-def with_time_to_finish(run: Run) -> Run:
-    """The run with passes behind it, and with all that these may wait for: a server that is done ignores them."""
+def with_time_to_finish(run: Run, patience: int = 1) -> Run:
+    """The run with passes behind it, and with all that these may wait for: a server that is done ignores them.
+
+    ``patience``: so many times as many as usual.
+    """
     awaited: list[Action] = []
     for arrival in run.actions:
         if isinstance(arrival, Arrive):
             awaited += [Extend(label=arrival.label)] if arrival.session else []
             awaited += [Transfer(label=arrival.label)] if arrival.answers else []
             awaited += [Transfer(label=arrival.label, what="store")] if arrival.store else []
-    passes = SPARE_PASSES + sum(isinstance(action, Schedule) for action in run.actions) // 4
+    passes = patience * (SPARE_PASSES + sum(isinstance(action, Schedule) for action in run.actions) // 4)
     flush = [Complete()] * (run.layout.steps_in_flight - 1)
     return replace(run, actions=(*run.actions, *flush, *[*awaited, Schedule(), Complete()] * passes))
 
 
 def is_finished(result: RunResult) -> bool:
-    """Whether all requests of the run have come to their end, and nothing was broken that makes this meaningless."""
-    return result.finished and result.sound and not result.undetermined
+    """Whether all requests of the run have come to their end."""
+    return result.finished and not is_cut(result)
+
+
+def is_cut(result: RunResult) -> bool:
+    """Whether something was broken that makes the rest of the run meaningless, or nothing can be said of it."""
+    return not result.sound or bool(result.undetermined)
 
 
 def is_own(violation: Violation, other: RunResult) -> bool:

@@ -10,6 +10,7 @@ from helpers import full, layout_of, mamba, replace
 
 from kvcheck.engines import comparison
 from kvcheck.engines.comparison import (
+    PATIENCE,
     Comparison,
     Plan,
     Result,
@@ -183,11 +184,13 @@ def ended(*violations: Violation, finished: bool = True, undetermined: str = "")
     return RunResult(violations=violations, finished=finished, undetermined=undetermined)
 
 
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: list[RunResult], head: list[RunResult]) -> Result:
+def told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: list[RunResult], head: list[RunResult], runs: int = 0
+) -> Result:
     """A comparison of two targets that answer so, not shrunk."""
     monkeypatch.setattr(comparison, "Watched", lambda spec, **_: Told(spec, {"model": base, FAULTY: head}[spec]))
     monkeypatch.setattr(Comparison, "_shrink_all", lambda *_: None)
-    return compared(tmp_path, SOUND, FAULTY, layout=None, runs=len(base))
+    return compared(tmp_path, SOUND, FAULTY, layout=None, runs=runs or len(base))
 
 
 WRONG, CRASH = violation("corruption", 4, "wrong"), violation("crash", 2, "dead")
@@ -229,18 +232,26 @@ def test_what_only_base_breaks_where_head_did_not_come_as_far_is_no_matter_of_he
 
 
 def test_head_that_does_not_finish_is_undetermined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base, head = [ended(), ended(), ended()], [ended(finished=False), ended(finished=False), ended()]
-    result = told(tmp_path, monkeypatch, base, head)
+    tries = 2 * len(PATIENCE)
+    base, head = [ended()] * (tries + 1), [*[ended(finished=False)] * tries, ended()]
+    result = told(tmp_path, monkeypatch, base, head, runs=3)
     assert (result.verdict, result.paired, result.unfinished) == ("undetermined", 1, (0, 2))
     (item,) = result.undetermined
     assert item.code == "unfinished"
     file = tmp_path / "new" / "undetermined" / "unfinished" / "run.json"
     assert str(file) in item.message
-    assert read_run(file) == with_time_to_finish(DRAWN)
+    assert read_run(file) == with_time_to_finish(DRAWN, PATIENCE[-1])
+
+
+def test_head_that_finishes_later_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = told(tmp_path, monkeypatch, [ended(), ended()], [ended(finished=False), ended()], runs=1)
+    assert (result.verdict, result.paired, result.unfinished) == ("passed", 1, (0, 0))
 
 
 def test_base_that_does_not_finish_is_no_matter_of_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = told(tmp_path, monkeypatch, [ended(finished=False), ended()], [ended(), ended()])
+    tries = len(PATIENCE)
+    base, head = [*[ended(finished=False)] * tries, ended()], [ended()] * (tries + 1)
+    result = told(tmp_path, monkeypatch, base, head, runs=2)
     assert (result.verdict, result.unfinished) == ("passed", (1, 0))
 
 
