@@ -28,7 +28,7 @@ from kvcheck.engines.baseline import (
 )
 from kvcheck.engines.campaign import CampaignResult, Plan
 from kvcheck.engines.database import FORMS, Database, open_database
-from kvcheck.engines.earlier import Earlier, counterexamples_in, family, in_order, remember, stored_in
+from kvcheck.engines.earlier import Earlier, counterexamples_in, family, in_order, missed, remember, stored_in
 from kvcheck.engines.watched import Watched
 from kvcheck.files import InputError, OutputError, append_text, one_line, require_writable, write_json, write_whole
 from kvcheck.model.actions import Level
@@ -166,8 +166,8 @@ class Ci:
         """Say what came of earlier failures and of known ones; returns the latter for the JSON report, None without a
         baseline."""
         shown = {bucket.signature for bucket in result.buckets}
-        clean = not result.undetermined and not self.options.fresh
-        self._standings = standings(self._baseline, shown, clean, self._day)
+        not_shown = () if result.undetermined else missed(result.earlier)
+        self._standings = standings(self._baseline, shown, not_shown, self._day)
         show_earlier(screen, result)
         if self.options.baseline is None:
             return None

@@ -89,10 +89,10 @@ def excused(baseline: Baseline, day: date) -> frozenset[str]:
     )
 
 
-def standings(baseline: Baseline, shown: Collection[str], clean: bool, day: date) -> list[Standing]:
-    """What a campaign that has shown these signatures says of each entry. ``clean``: it says something of those that
-    it has not shown, because nothing about it was undetermined."""
-    return [_standing(entry, entry.signature in shown, clean, day) for entry in baseline.known]
+def standings(baseline: Baseline, shown: Collection[str], missed: Collection[str], day: date) -> list[Standing]:
+    """What a campaign that has shown these signatures says of each entry. ``missed``: those that it has looked for and
+    not shown; that it has not shown others says nothing of them."""
+    return [_standing(entry, entry.signature in shown, entry.signature in missed, day) for entry in baseline.known]
 
 
 def _standing(entry: Known, shown: bool, clean: bool, day: date) -> Standing:

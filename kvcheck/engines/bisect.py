@@ -21,16 +21,8 @@ Judge = Callable[[str], Seen]
 
 
 def seen_of(target: str, result: RunResult, signature: str | None) -> Seen:
-    """Violated: it shows the signature, or any violation if none is asked for.
-
-    A run that ends with another violation says nothing about the one that is asked for.
-    """
-    shown = [violation for violation in result.violations if signature in (None, violation.signature)]
-    if shown:
-        return Seen(target, "violated", shown[0].signature)
-    if result.violations:
-        return Seen(target, "undetermined", f"it shows {result.violations[0].signature} instead")
-    return Seen(target, "undetermined" if result.undetermined else "passed", result.undetermined)
+    """What a run says of a signature, or of any violation if none is asked for."""
+    return Seen(target, *result.said_of(signature))
 
 
 class Series(msgspec.Struct, frozen=True):

@@ -303,11 +303,11 @@ class Campaign:
             if bucket.state == "confirmed":
                 self._findings.save(bucket.signature, run, traces[:1])
                 return
-        bucket.state = "lost"
-        bucket.lost += 1
         self._findings.discard(bucket.signature)
         file = self._findings.save_undetermined(bucket.signature, bucket.original, traces)
         self._tally.note("not-reproducible", f"{bucket.signature}: not seen when its run was replayed ({file})")
+        bucket.lost += 1
+        bucket.state = "lost"  # last: from here on another thread may put another run into its place
 
     def _replays(self, watched: Watched, bucket: Bucket, run: Run) -> tuple[Trace, ...]:
         """Two replays, of a hang one, because it was judged twice when it was found; what they recorded."""

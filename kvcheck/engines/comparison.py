@@ -16,14 +16,14 @@ from pathlib import Path
 import msgspec
 
 from kvcheck.engines.findings import Findings
-from kvcheck.engines.judging import SOFT, RunResult
+from kvcheck.engines.judging import RunResult
 from kvcheck.engines.measures import WORSE, differing, percent_worse, total, worse_by
 from kvcheck.engines.seeds import seed_of_run
 from kvcheck.engines.shrink import complexity, shrink
 from kvcheck.engines.tally import Tally, Undetermined
 from kvcheck.engines.watched import HANG, Stopped, Watched, code_and_message
 from kvcheck.engines.workers import WorkerDied, WorkerHung
-from kvcheck.invariants.registry import Severity, Violation
+from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Action, Arrive, Complete, Extend, Run, Schedule, Transfer
 from kvcheck.model.layout import Layout
 from kvcheck.model.observation import TargetInfo, Trace
@@ -35,6 +35,8 @@ LEAST_SECONDS = 5.0
 """All shrinking together may take as long as the comparison has taken, and at least this."""
 SPARE_PASSES = 4
 """So many passes, and a quarter of those of the run, are added to it: a server may need more than another."""
+PATIENCE = (1, 4, 32)
+"""So many times as many are added in turn, while one target finishes the run and the other is still at it."""
 BASE, HEAD = 0, 1
 KINDS = ("fixed", "new")
 """What a violation is called that only base, or only head, shows."""
@@ -67,6 +69,13 @@ class Difference(msgspec.Struct, kw_only=True):
     file: Path
     times: int = 1
     trace: Trace | None = None
+
+
+class Masked(msgspec.Struct, frozen=True):
+    """A violation of one target in a run in which the other did not come as far. ``why``: what kept it."""
+
+    run: Run
+    why: str
 
 
 class Worse(msgspec.Struct, kw_only=True):
@@ -148,6 +157,9 @@ class Comparison:
         self._findings = (Findings(plan.out / KINDS[BASE], plan.base), Findings(plan.out / KINDS[HEAD], plan.head))
         self._shown: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self._own: tuple[dict[str, Difference], dict[str, Difference]] = ({}, {})
+        self._masked: tuple[dict[str, Masked], dict[str, Masked]] = ({}, {})
+        self._unexplained = 0
+        self._shortest_unexplained: Run | None = None
         self._worse = {measure: Worse(measure=measure) for measure in WORSE}
         self._totals: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self._seconds = [0.0, 0.0]
@@ -223,8 +235,7 @@ class Comparison:
         if not found.run.actions:
             self._tally.note(*code_and_message(found.undetermined))
             return
-        run = with_time_to_finish(found.run)
-        results = self._both(run)
+        run, results = self._both_to_the_end(found.run)
         if any(result.undetermined.startswith("not supported") for result in results):
             self._not_supported += 1
             return
@@ -234,33 +245,56 @@ class Comparison:
                 self._tally.note(code, f"{spec}: {message}")
         for side in (BASE, HEAD):
             self._shown[side].update(violation.signature for violation in results[side].violations)
-            self._keep_own(side, run, results)
+            self._sort(side, run, results)
         self._measure(run, results)
+
+    def _both_to_the_end(self, drawn: Run) -> tuple[Run, Pair]:
+        """The run with as much time to finish as it takes, within bounds."""
+        for patience in PATIENCE:
+            run = with_time_to_finish(drawn, patience)
+            results = self._both(run)
+            base, head = map(is_finished, results)
+            if base == head or any(map(is_cut, results)):
+                break
+        return run, results
 
     def _both(self, run: Run) -> Pair:
         first, second = self._threads.map(lambda target: target.judge(run, measure=True), self._targets)
         return first, second
 
-    def _keep_own(self, side: int, run: Run, results: Pair) -> None:
-        """What this side breaks and the other does not, though it got as far."""
+    def _sort(self, side: int, run: Run, results: Pair) -> None:
+        """What this side breaks and the other does not, or did not come to."""
+        other = results[1 - side]
         for violation in results[side].violations:
-            if not is_own(violation, results[1 - side]):
-                continue
-            signature = violation.signature
             cut = replace(run, actions=run.actions[: violation.index + 1])
-            known = self._own[side].get(signature)
-            if known is not None:
-                known.times += 1
-            if known is None or complexity(cut) < complexity(known.run):
-                file = self._findings[side].save(signature, cut)
-                times = known.times if known is not None else 1
-                self._own[side][signature] = Difference(violation=violation, run=cut, file=file, times=times)
+            verdict, why = other.said_of(violation.signature, violation.index)
+            if verdict == "passed":
+                self._keep_own(side, violation, cut)
+            elif verdict == "undetermined":
+                self._keep_masked(side, violation, Masked(cut, why))
+
+    def _keep_own(self, side: int, violation: Violation, run: Run) -> None:
+        signature = violation.signature
+        known = self._own[side].get(signature)
+        if known is not None:
+            known.times += 1
+        if known is None or complexity(run) < complexity(known.run):
+            file = self._findings[side].save(signature, run)
+            times = known.times if known is not None else 1
+            self._own[side][signature] = Difference(violation=violation, run=run, file=file, times=times)
+
+    def _keep_masked(self, side: int, violation: Violation, masked: Masked) -> None:
+        known = self._masked[side].get(violation.signature)
+        if known is None or complexity(masked.run) < complexity(known.run):
+            self._masked[side][violation.signature] = masked
 
     def _measure(self, run: Run, results: Pair) -> None:
         ended = [is_finished(result) for result in results]
         if not all(ended):
             for side in (BASE, HEAD):
                 self._unfinished[side] += not ended[side] and ended[1 - side]
+            if ended[BASE] and not is_cut(results[HEAD]):
+                self._keep_unexplained(run)
             return
         self.paired += 1
         base, head = (total(result.measures) for result in results)
@@ -274,6 +308,12 @@ class Comparison:
             worse.times += by > 0
             if by > 0 and (worse.run is None or complexity(run) < complexity(worse.run)):
                 worse.keep(run, results)
+
+    def _keep_unexplained(self, run: Run) -> None:
+        """Head breaks nothing in it and does not finish it, and base does: it may stand still."""
+        self._unexplained += 1
+        if self._shortest_unexplained is None or complexity(run) < complexity(self._shortest_unexplained):
+            self._shortest_unexplained = run
 
     # ---- shrinking -----------------------------------------------------------------------------------------------
 
@@ -358,17 +398,33 @@ class Comparison:
         """Whatever keeps the comparison as a whole from saying that all is well."""
         if self.interrupted:
             self._tally.note("interrupted", "the comparison was interrupted")
+        self._note_masked()
+        self._note_unfinished()
         for findings in self._findings:
             if findings.error:
                 self._tally.note("cannot-write", findings.error)
         if not self.paired and not self._tally.undetermined:
             self._tally.note("no-runs", "no run came to its end on both")
 
+    def _note_masked(self) -> None:
+        """What head breaks, and base had no chance to break in any run."""
+        for signature, masked in self._masked[HEAD].items():
+            if signature in self._own[HEAD] or self._shown[BASE][signature]:
+                continue
+            file = self._findings[HEAD].save_undetermined(signature, masked.run)
+            self._tally.note("masked", f"{signature}: head breaks it where base says nothing: {masked.why} ({file})")
+
+    def _note_unfinished(self) -> None:
+        if self._shortest_unexplained is None:
+            return
+        file = self._findings[HEAD].save_undetermined("unfinished", self._shortest_unexplained)
+        message = f"base finishes {self._unexplained} of the runs, and head does not, though it breaks nothing ({file})"
+        self._tally.note("unfinished", message)
+
     def _result(self, seconds: float) -> Result:
         base, head = self._shown
-        both = [
-            signature for signature in {**self._own[BASE], **self._own[HEAD]} if base[signature] and head[signature]
-        ]
+        apart = {**self._own[BASE], **self._own[HEAD], **self._masked[BASE], **self._masked[HEAD]}
+        both = [signature for signature in apart if base[signature] and head[signature]]
         return Result(
             plan=self.plan,
             new=tuple(self._own[HEAD][signature] for signature in self._alone(HEAD)),
@@ -400,26 +456,32 @@ def _cut_at_end(worse: Worse) -> Run:
     return replace(worse.run, actions=worse.run.actions[: worse.ends])
 
 
-def with_time_to_finish(run: Run) -> Run:
-    """The run with passes behind it, and with all that these may wait for: a server that is done ignores them."""
+def with_time_to_finish(run: Run, patience: int = 1) -> Run:
+    """The run with passes behind it, and with all that these may wait for: a server that is done ignores them.
+
+    ``patience``: so many times as many as usual.
+    """
     awaited: list[Action] = []
     for arrival in run.actions:
         if isinstance(arrival, Arrive):
             awaited += [Extend(label=arrival.label)] if arrival.session else []
             awaited += [Transfer(label=arrival.label)] if arrival.answers else []
             awaited += [Transfer(label=arrival.label, what="store")] if arrival.store else []
-    passes = SPARE_PASSES + sum(isinstance(action, Schedule) for action in run.actions) // 4
+    passes = patience * (SPARE_PASSES + sum(isinstance(action, Schedule) for action in run.actions) // 4)
     flush = [Complete()] * (run.layout.steps_in_flight - 1)
     return replace(run, actions=(*run.actions, *flush, *[*awaited, Schedule(), Complete()] * passes))
 
 
 def is_finished(result: RunResult) -> bool:
-    """Whether all requests of the run have come to their end, and nothing was broken that makes this meaningless."""
-    return result.finished and result.sound and not result.undetermined
+    """Whether all requests of the run have come to their end."""
+    return result.finished and not is_cut(result)
+
+
+def is_cut(result: RunResult) -> bool:
+    """Whether something was broken that makes the rest of the run meaningless, or nothing can be said of it."""
+    return not result.sound or bool(result.undetermined)
 
 
 def is_own(violation: Violation, other: RunResult) -> bool:
     """Whether the other target got as far and did not show it."""
-    if other.undetermined or any(one.signature == violation.signature for one in other.violations):
-        return False
-    return not any(Severity(one.severity) not in SOFT and one.index <= violation.index for one in other.violations)
+    return other.said_of(violation.signature, violation.index)[0] == "passed"

@@ -44,14 +44,19 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(StrEnum):
-    """What came of it. GONE: this target has shown it, and shows it no more; NOT_SHOWN: other targets have."""
+    """What came of it. GONE: this target has shown it, and shows it no more; NOT_SHOWN: other targets have. MASKED:
+    another violation has ended the run."""
 
     SHOWN = "shown"
     GONE = "gone"
     NOT_SHOWN = "not shown"
+    MASKED = "masked"
     NOT_SUPPORTED = "not supported"
     UNDETERMINED = "undetermined"
     NOT_REPLAYED = "not replayed"
+
+
+_MISSED = frozenset((Outcome.GONE, Outcome.NOT_SHOWN))
 
 
 class Replayed(msgspec.Struct, frozen=True):
@@ -59,6 +64,14 @@ class Replayed(msgspec.Struct, frozen=True):
 
     earlier: Earlier
     outcome: Outcome
+
+
+def missed(earlier: Iterable[Replayed]) -> frozenset[str]:
+    """Signatures that were looked for and not shown: every run that showed one was replayed, up to where it did."""
+    found: dict[str | None, set[Outcome]] = {}
+    for one in earlier:
+        found.setdefault(one.earlier.signature, set()).add(one.outcome)
+    return frozenset(signature for signature, seen in found.items() if signature and seen <= _MISSED)
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,6 +44,21 @@ class RunResult(msgspec.Struct):
         """Whether nothing was broken that makes the rest of the run meaningless."""
         return all(violation.severity in SOFT for violation in self.violations)
 
+    def said_of(self, signature: str | None, index: int | None = None) -> tuple[str, str]:
+        """The verdict on one violation (None: on any), with what shows it, or why nothing can be said.
+
+        A run that another violation has ended says nothing about the one that is asked for. ``index``: the action at
+        which that is looked for; what ends the run after it does not matter.
+        """
+        shown = [violation.signature for violation in self.violations]
+        if shown and signature in (None, *shown):
+            return "violated", signature or shown[0]
+        if self.undetermined:
+            return "undetermined", self.undetermined
+        hard = (violation for violation in self.violations if violation.severity not in SOFT)
+        ended = [violation.signature for violation in hard if index is None or violation.index <= index]
+        return ("undetermined", f"masked: it shows {ended[0]} instead") if ended else ("passed", "")
+
 
 class Watch:
     """An execution with its judge; counts what came up, and keeps the first violation of each signature."""

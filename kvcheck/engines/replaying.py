@@ -11,6 +11,8 @@ from kvcheck.engines.tally import Tally
 from kvcheck.engines.watched import Watched, code_and_message
 from kvcheck.invariants.registry import Violation
 
+_UNSAID = {"masked": Outcome.MASKED, "not-supported": Outcome.NOT_SUPPORTED}
+
 
 class Replays:
     """Earlier failures and what came of each. What they show is sorted into the campaign's buckets."""
@@ -59,10 +61,9 @@ class Replays:
 
 
 def _outcome(earlier: Earlier, result: RunResult) -> Outcome:
-    signatures = {violation.signature for violation in result.violations}
-    if earlier.signature in signatures or (earlier.signature is None and signatures):
+    verdict, why = result.said_of(earlier.signature)
+    if verdict == "violated":
         return Outcome.SHOWN
-    if result.undetermined:
-        supported = code_and_message(result.undetermined)[0] != "not-supported"
-        return Outcome.UNDETERMINED if supported else Outcome.NOT_SUPPORTED
-    return Outcome.GONE if earlier.was_shown else Outcome.NOT_SHOWN
+    if verdict == "passed":
+        return Outcome.GONE if earlier.was_shown else Outcome.NOT_SHOWN
+    return _UNSAID.get(code_and_message(why)[0], Outcome.UNDETERMINED)

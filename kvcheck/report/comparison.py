@@ -13,8 +13,12 @@ from kvcheck.report.account import Account, how_to_reproduce, show_account
 from kvcheck.report.campaign_json import resolved, undetermined, violation_entry
 from kvcheck.report.console import Screen
 from kvcheck.report.describe import action_text, layout_lines
+from kvcheck.report.markdown import code, folded, undetermined_list
+from kvcheck.report.verdict import show_undetermined
 
 LONGEST_TABLE_NAME = 20
+LONGEST_COMMENT = 65_000
+"""Characters; GitHub takes a few more."""
 
 
 def show_comparison(screen: Screen, result: Result) -> None:
@@ -32,9 +36,7 @@ def show_comparison(screen: Screen, result: Result) -> None:
         screen.line()
         for line in _worse_lines(worse):
             screen.line(line)
-    for item in result.undetermined:
-        times = f" ({item.times} times)" if item.times > 1 else ""
-        screen.line(f"undetermined: {item.code}: {item.message}{times}", "yellow")
+    show_undetermined(screen, result.undetermined)
     screen.line()
     screen.verdict(result.verdict, f": {meaning(result)}")
 
@@ -173,27 +175,38 @@ def _worse_entry(worse: Worse) -> dict[str, Any]:
 
 
 def markdown(result: Result) -> str:
-    """A comment for a pull request."""
+    """A comment for a pull request, without the runs' actions if it were too long for one."""
+    whole = "".join(f"{line}\n" for line in _markdown_lines(result, short=False))
+    if len(whole) <= LONGEST_COMMENT:
+        return whole
+    return "".join(f"{line}\n" for line in _markdown_lines(result, short=True))
+
+
+def _markdown_lines(result: Result, short: bool) -> Iterator[str]:
+    """``short``: of each run only the last line, which says where it is."""
     plan = result.plan
-    lines = [f"### kvcheck: {result.verdict}", "", f"`{plan.head}` against `{plan.base}`: {meaning(result)}.", ""]
+    yield f"### kvcheck: {result.verdict}"
+    yield ""
+    yield f"{code(plan.head)} against {code(plan.base)}: {meaning(result)}."
     for kind, spec, differences in _kinds(result):
         if differences:
-            lines += [f"**{kind}** (only on `{spec}`)", ""]
-            lines += [line for one in differences for line in _markdown_difference(one, spec)]
-    lines += [f"{_bound(result)}.", "", "| of these | base | head | change |", "|---|---:|---:|---:|"]
-    lines += [f"| {' | '.join(row)} |" for row in _rows(result)]
+            yield from ("", f"**{kind}** (only on {code(spec)})")
+        for one in differences:
+            lines = list(_run_lines(one, spec))
+            yield from folded(_title(one), lines[-1:] if short else lines)
+    yield from ("", f"{_bound(result)}.", "", "| of these | base | head | change |", "|---|---:|---:|---:|")
+    yield from (f"| {' | '.join(row)} |" for row in _rows(result))
     for worse in result.worse:
-        lines += ["", *_folded(_worse_head(worse), list(_worse_lines(worse))[1:])]
-    for item in result.undetermined:
-        lines += ["", f"Undetermined: {item.code}: {item.message}"]
-    return "\n".join(lines) + "\n"
+        title, *lines = _worse_lines(worse)
+        yield from folded(title, lines[-1:] if short else lines)
+    yield from undetermined_list(result.undetermined)
 
 
-def _markdown_difference(one: Difference, spec: str) -> list[str]:
-    actions = [f"{index:>3}  {action_text(action)}" for index, action in enumerate(one.run.actions)]
-    title = f"<code>{one.violation.signature}</code> ({one.violation.severity}, {_runs(one.times)}): "
-    return [*_folded(title + one.violation.message, [*actions, how_to_reproduce(one.file, spec)]), ""]
+def _title(one: Difference) -> str:
+    violation = one.violation
+    return f"{violation.signature} ({violation.severity}, {_runs(one.times)}): {violation.message}"
 
 
-def _folded(title: str, lines: list[str]) -> list[str]:
-    return [f"<details><summary>{title}</summary>", "", "```", *lines, "```", "", "</details>"]
+def _run_lines(one: Difference, spec: str) -> Iterator[str]:
+    yield from (f"{index:>3}  {action_text(action)}" for index, action in enumerate(one.run.actions))
+    yield how_to_reproduce(one.file, spec)

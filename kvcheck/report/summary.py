@@ -9,11 +9,10 @@ from kvcheck.engines.campaign import CampaignResult
 from kvcheck.report.account import account_text
 from kvcheck.report.info import info_text
 from kvcheck.report.known import earlier_text, gone, standing_text
+from kvcheck.report.markdown import MOST_ROWS, bullets, code, folded, plain, undetermined_list
 from kvcheck.report.verdict import account_of, bound_text, meaning_text
 
 MOST_ACCOUNTS = 10
-MOST_ROWS = 50
-"""A job's summary may have a megabyte."""
 
 
 def summary_report(result: CampaignResult, standings: Sequence[Standing], file: str) -> str:
@@ -25,18 +24,18 @@ def _lines(result: CampaignResult, standings: Sequence[Standing], file: str) -> 
     plan = result.plan
     yield f"### kvcheck fuzz: {result.verdict}"
     yield ""
-    yield f"{_plain(meaning_text(result))} ({_plain(bound_text(result))})"
+    yield f"{plain(meaning_text(result))} ({plain(bound_text(result))})"
     yield ""
-    yield f"Target {_code(plan.spec)}: {_plain(info_text(result.info))}"
+    yield f"Target {code(plan.spec)}: {plain(info_text(result.info))}"
     yield from _violations(result)
     yield from _accounts(result)
-    yield from _list("Undetermined", [f"{_code(item.code)}: {_plain(item.message)}" for item in result.undetermined])
+    yield from undetermined_list(result.undetermined)
     told = [one for one in standings if one.state is not State.AWAY]
-    lines = [f"{one.state}: {_code(one.entry.signature)}: {_plain(standing_text(one, file))}" for one in told]
-    yield from _list("Known failures", lines)
+    lines = [f"{one.state}: {code(one.entry.signature)}: {plain(standing_text(one, file))}" for one in told]
+    yield from bullets("Known failures", lines)
     if result.earlier:
-        no_longer = [f"gone: {_code(one.earlier.signature or 'any violation')}" for one in gone(result.earlier)]
-        yield from _list(f"Earlier failures: {earlier_text(result.earlier)}", no_longer, always=True)
+        no_longer = [f"gone: {code(one.earlier.signature or 'any violation')}" for one in gone(result.earlier)]
+        yield from bullets(f"Earlier failures: {earlier_text(result.earlier)}", no_longer, always=True)
     yield ""
 
 
@@ -47,7 +46,7 @@ def _violations(result: CampaignResult) -> Iterator[str]:
     for bucket in result.buckets[:MOST_ROWS]:
         remark = "known" if bucket.known else "" if bucket.state == "confirmed" else "not replayed"
         cells = [
-            _code(bucket.signature),
+            code(bucket.signature),
             bucket.violation.severity,
             str(len(bucket.run.actions)),
             str(bucket.times),
@@ -61,27 +60,4 @@ def _violations(result: CampaignResult) -> Iterator[str]:
 def _accounts(result: CampaignResult) -> Iterator[str]:
     for bucket in result.failures[:MOST_ACCOUNTS]:
         text = account_text(account_of(bucket, result.plan.spec))
-        yield from ("", "<details>", f"<summary>{_plain(bucket.signature)}</summary>", "")
-        yield from (f"    {line}" for line in text.splitlines())
-        yield from ("", "</details>")
-
-
-def _list(title: str, lines: Sequence[str], always: bool = False) -> Iterator[str]:
-    if not lines and not always:
-        return
-    yield from ("", f"**{title}**", "")
-    yield from (f"- {line}" for line in lines[:MOST_ROWS])
-    if len(lines) > MOST_ROWS:
-        yield f"- {len(lines) - MOST_ROWS} more"
-
-
-def _code(text: str) -> str:
-    """Text that no bar and no mark of its own takes out of its cell."""
-    return f"`{text.replace('`', chr(39)).replace('|', '/')}`"
-
-
-def _plain(text: str) -> str:
-    """Text that is no markup."""
-    for mark, harmless in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("*", "\\*"), ("_", "\\_"), ("`", "\\`")):
-        text = text.replace(mark, harmless)
-    return text
+        yield from folded(bucket.signature, text.splitlines())

@@ -185,16 +185,16 @@ def test_a_new_failure_beside_a_known_one(toys: Any, capsys: pytest.CaptureFixtu
 
 def test_a_baseline_from_nothing_to_fixed_and_back(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--baseline", "b.json", "--update-baseline")
-    toys("fail-x")
-    assert fuzz(*arguments)[0] == 1
+    toys("-")
+    write_run(Path("case/run.json"), run_of(f"flaky-{Path('flag').absolute()}"))
+    write_json(Path("case/expected.json"), {"version": 1, "expected": {"toy": "violated"}, "signature": FAIL})
+    assert fuzz(*arguments, "--counterexamples", ".")[0] == 1
     (entry,) = json.loads(Path("b.json").read_text())["known"]
     assert (entry["signature"], entry["expires"], entry["clean_campaigns"]) == (FAIL, "2026-04-30", 0)
     assert "--seed 1" in entry["reason"]
+    Path("flag").unlink()
     assert fuzz("--baseline", "b.json")[0] == 0
-
-    toys("-")
-    (file,) = Path("kvcheck-out").glob("database")
-    file.rename("elsewhere")  # the toy is mended, and its run forgotten
+    assert Path("flag").exists()  # the toy is mended
     for count in range(1, CLEAN_CAMPAIGNS + 1):
         assert fuzz("--baseline", "b.json")[0] == 0  # this one does not count
         status, report = fuzz(*arguments)
@@ -209,13 +209,25 @@ def test_a_baseline_from_nothing_to_fixed_and_back(toys: Any, capsys: pytest.Cap
 
 def test_only_a_campaign_that_says_something_counts(toys: Any) -> None:
     baseline(signature="other")
-    arguments = ("--baseline", "b.json", "--update-baseline")
+    write_json(Path("case/expected.json"), {"version": 1, "expected": {"toy": "violated"}, "signature": "other"})
+    replayed = ("--counterexamples", ".")
+
+    def counted(*arguments: str) -> int:
+        report = fuzz("--baseline", "b.json", "--update-baseline", *arguments)[1]
+        count: int = report["baseline"]["clean_campaigns"]["other"]
+        return count
+
     toys("-")
-    assert fuzz(*arguments, "--fresh")[1]["baseline"]["clean_campaigns"] == {"other": 0}
+    assert counted() == 0  # nobody has looked for it
+    write_run(Path("case/run.json"), run_of("a"))
+    assert counted("--fresh", *replayed) == 0
     toys("- crash")
-    assert fuzz(*arguments)[1]["baseline"]["clean_campaigns"] == {"other": 0}
+    assert counted(*replayed) == 0
     toys("-")
-    assert fuzz(*arguments)[1]["baseline"]["clean_campaigns"] == {"other": 1}
+    assert counted(*replayed) == 1
+    write_run(Path("case/run.json"), run_of("fall"))
+    assert counted(*replayed) == 1  # it may stand behind what ends the run now
+    assert "masked" in str(json.loads(Path("f.json").read_text())["earlier"])
 
 
 # ---- reports ---------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ LAYOUT = layout_of(
     full(2, eagle=True),
     mamba(8, 2),
     drafter=Drafter(method="eagle", tokens=2),
-    num_blocks=40,
+    num_blocks=400,  # no eviction moves hits one way or the other
     max_model_len=40,
     max_requests=2,
 )
@@ -103,7 +103,7 @@ def test_a_comparison_with_the_release_tells_the_lost_hit_tokens(mutant: Watched
     write_json(layout, versioned(LAYOUT))
     targets = ["--base", f"vllm=={VERSION}", "--head", mutant.spec]
     bound = ["--layout", str(layout), "--runs", "12", "--seed", "1", "--out", str(tmp_path)]
-    assert run_command(["diff", *targets, *bound, "--limit", "hit_tokens=1", "--json", str(report)]) == 1
+    assert run_command(["diff", *targets, *bound, "--limit", "hit_tokens=0", "--json", str(report)]) == 1
     found = json.loads(report.read_text())
     assert found["exceeded"] == ["hit_tokens"]
     assert found["measures"]["hit_tokens"]["head"] < found["measures"]["hit_tokens"]["base"]

@@ -32,7 +32,8 @@ def entry(signature: str = "a", expires: date = DAY, clean: int = 0) -> Known:
 
 
 def state_of(known: Known, shown: bool, clean: bool = True) -> tuple[State, int]:
-    (one,) = standings(Baseline(known=(known,)), {known.signature} if shown else set(), clean, DAY)
+    this = {known.signature}
+    (one,) = standings(Baseline(known=(known,)), this if shown else set(), this if clean else set(), DAY)
     return one.state, one.clean_campaigns
 
 
@@ -56,7 +57,7 @@ def test_only_clean_campaigns_in_a_row_make_it_fixed() -> None:
 def test_an_update_counts_and_adds_and_changes_nobodys_words(tmp_path: Path) -> None:
     before = Baseline(known=(entry("there", clean=2), entry("away", DAY - timedelta(days=9), 1)))
     found = ["there", "new", "new"]
-    after = updated(standings(before, found, clean=True, day=DAY), found, "found", DAY)
+    after = updated(standings(before, found, missed=["away"], day=DAY), found, "found", DAY)
     there, away, new = after.known
     assert there == entry("there", clean=0)
     assert away == entry("away", DAY - timedelta(days=9), clean=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from toys import LAYOUT, LOADER, SEARCHER, run_of
 from kvcheck.engines.buckets import MOST_LOST, Buckets
 from kvcheck.engines.campaign import Campaign, CampaignResult, Plan
 from kvcheck.engines.findings import Findings, folder_name
+from kvcheck.engines.judging import RunResult
 from kvcheck.engines.seeds import seed_of_run
 from kvcheck.engines.tally import MOST_UNDETERMINED, Tally
 from kvcheck.engines.workers import Limits
@@ -106,6 +108,28 @@ def test_a_bucket_whose_run_does_not_happen_again_takes_another(tmp_path: Path) 
     assert index == MOST_LOST + 1
     assert bucket is None
     assert buckets.all() == ()
+
+
+def test_a_run_that_is_found_while_another_is_given_up_is_not_deleted_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = campaign(tmp_path)
+    violation = Violation("system.exception", "crash", "x", "system.exception AssertionError fail", 0)
+    one._buckets.sort(violation, run_of("a"), 0)
+    bucket = one._buckets.take("found", "confirming")
+    assert bucket is not None
+    for name in ("discard", "save_undetermined"):
+        begin = getattr(Findings, name)
+
+        def found_meanwhile(*arguments: Any, begin: Any = begin) -> Any:
+            one._buckets.sort(violation, run_of("b", "c"), 1)
+            return begin(*arguments)
+
+        monkeypatch.setattr(Findings, name, found_meanwhile)
+    one._confirm(Mock(judge=Mock(return_value=RunResult())), bucket)
+    assert all(reported.file.is_file() for reported in one._buckets.all())
+    one._buckets.sort(violation, run_of("d"), 2)
+    assert read_run(one._buckets.all()[0].file) == run_of("d")
 
 
 def test_a_worker_that_dies_does_not_end_the_campaign(tmp_path: Path, labels: Any) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from helpers import full, layout_of, mamba, replace
 
+from kvcheck.engines import comparison
 from kvcheck.engines.comparison import (
+    PATIENCE,
     Comparison,
     Plan,
     Result,
@@ -17,10 +19,13 @@ from kvcheck.engines.comparison import (
     with_time_to_finish,
 )
 from kvcheck.engines.judging import RunResult, judge_run
+from kvcheck.engines.search import SearchResult
 from kvcheck.files import read_run
 from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Abort, Arrive, Complete, Run, Schedule
 from kvcheck.model.layout import Drafter
+from kvcheck.report import comparison as report
+from kvcheck.report.comparison import markdown
 from kvcheck.targets.loading import describe, load_target
 
 SOUND, FAULTY = "model", "model+replay-boundary-not-kept"
@@ -151,3 +156,133 @@ def violation(severity: str, index: int, signature: str = "x") -> Violation:
 def test_a_violation_is_ones_own_if_the_other_got_as_far(other: tuple[Violation, ...], own: bool) -> None:
     assert is_own(violation("lost reuse", 3), RunResult(violations=other)) is own
     assert not is_own(violation("lost reuse", 3), RunResult(violations=other, undetermined="hung: it did"))
+
+
+# ---- what the other target did not come to ---------------------------------------------------------------------------
+
+DRAWN = Run(layout=LAYOUT, actions=(Arrive(label="a", prompt=(1, 2, 3)), *[Schedule(), Complete()] * 3))
+
+
+class Told:
+    """A target that draws one run, and answers what a test wants, one after the other."""
+
+    def __init__(self, spec: str, answers: list[RunResult]) -> None:
+        self.spec = spec
+        self.answers = iter(answers)
+
+    def search(self, _seed: int) -> SearchResult:
+        return SearchResult(DRAWN, (), {}, (), {}, len(DRAWN.actions), 0)
+
+    def judge(self, _run: Run, measure: bool) -> RunResult:
+        return next(self.answers)
+
+    def close(self) -> None:
+        pass
+
+
+def ended(*violations: Violation, finished: bool = True, undetermined: str = "") -> RunResult:
+    return RunResult(violations=violations, finished=finished, undetermined=undetermined)
+
+
+def told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: list[RunResult], head: list[RunResult], runs: int = 0
+) -> Result:
+    """A comparison of two targets that answer so, not shrunk."""
+    monkeypatch.setattr(comparison, "Watched", lambda spec, **_: Told(spec, {"model": base, FAULTY: head}[spec]))
+    monkeypatch.setattr(Comparison, "_shrink_all", lambda *_: None)
+    return compared(tmp_path, SOUND, FAULTY, layout=None, runs=runs or len(base))
+
+
+WRONG, CRASH = violation("corruption", 4, "wrong"), violation("crash", 2, "dead")
+
+
+@pytest.mark.parametrize("cut", [ended(CRASH), ended(undetermined="worker-died: so it was")])
+def test_what_head_breaks_where_base_did_not_come_as_far_is_undetermined(
+    cut: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = told(tmp_path, monkeypatch, [cut, cut, ended()], [ended(WRONG), ended(WRONG), ended()])
+    assert (result.verdict, result.new, result.both) == ("undetermined", (), {})
+    (masked,) = [item for item in result.undetermined if item.code == "masked"]
+    assert masked.message.startswith("wrong: ")
+    assert ("dead" if cut.violations else "worker-died: so it was") in masked.message
+    file = next((tmp_path / "new" / "undetermined").glob("wrong/run.json"))
+    assert str(file) in masked.message
+    assert read_run(file).actions == DRAWN.actions[:5]
+
+
+def test_what_base_shows_in_another_run_is_on_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, head = [ended(CRASH), ended(WRONG), ended()], [ended(WRONG), ended(WRONG), ended()]
+    result = told(tmp_path, monkeypatch, base, head)
+    assert (result.verdict, result.new, result.both) == ("passed", (), {"wrong": (1, 2)})
+    assert [one.violation.signature for one in result.fixed] == ["dead"]
+
+
+def test_what_is_new_in_one_run_is_not_undetermined_in_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = told(tmp_path, monkeypatch, [ended(CRASH), ended()], [ended(WRONG), ended(WRONG)])
+    assert (result.verdict, [one.violation.signature for one in result.new]) == ("violated", ["wrong"])
+    assert "masked" not in {item.code for item in result.undetermined}
+
+
+def test_what_only_base_breaks_where_head_did_not_come_as_far_is_no_matter_of_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, head = [ended(WRONG), ended(CRASH), ended()], [ended(CRASH), ended(CRASH), ended()]
+    result = told(tmp_path, monkeypatch, base, head)
+    assert (result.verdict, result.fixed, result.both) == ("passed", (), {"dead": (1, 2)})
+
+
+def test_head_that_does_not_finish_is_undetermined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = 2 * len(PATIENCE)
+    base, head = [ended()] * (tries + 1), [*[ended(finished=False)] * tries, ended()]
+    result = told(tmp_path, monkeypatch, base, head, runs=3)
+    assert (result.verdict, result.paired, result.unfinished) == ("undetermined", 1, (0, 2))
+    (item,) = result.undetermined
+    assert item.code == "unfinished"
+    file = tmp_path / "new" / "undetermined" / "unfinished" / "run.json"
+    assert str(file) in item.message
+    assert read_run(file) == with_time_to_finish(DRAWN, PATIENCE[-1])
+
+
+def test_head_that_finishes_later_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = told(tmp_path, monkeypatch, [ended(), ended()], [ended(finished=False), ended()], runs=1)
+    assert (result.verdict, result.paired, result.unfinished) == ("passed", 1, (0, 0))
+
+
+def test_base_that_does_not_finish_is_no_matter_of_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = len(PATIENCE)
+    base, head = [*[ended(finished=False)] * tries, ended()], [ended()] * (tries + 1)
+    result = told(tmp_path, monkeypatch, base, head, runs=2)
+    assert (result.verdict, result.unfinished) == ("passed", (1, 0))
+
+
+def test_a_run_that_head_ends_with_what_is_on_both_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, head = [ended(), ended(CRASH), ended()], [ended(CRASH), ended(CRASH), ended()]
+    result = told(tmp_path, monkeypatch, base, head)
+    assert (result.verdict, result.unfinished, result.both) == ("passed", (0, 1), {"dead": (1, 2)})
+
+
+def test_nothing_in_a_comment_is_taken_for_markup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    strange = "KeyError in find_longest_cache_hit: <Request a> & <img src=x> ```\n\n# b"
+    bad = Violation(invariant="x", severity="crash", message=strange, signature="x_y `z`", index=2)
+    unclear = ended(undetermined=f"worker-died: {strange}")
+    comment = markdown(told(tmp_path, monkeypatch, [ended(), unclear], [ended(bad), ended()]))
+    title = (
+        "x_y `z` (crash, 1 run): KeyError in find_longest_cache_hit: &lt;Request a&gt; &amp; &lt;img src=x&gt; ``` # b"
+    )
+    assert f"<summary><code>{title}</code></summary>" in comment
+    assert "- `worker-died`: model: KeyError in find\\_longest\\_cache\\_hit: \\<Request a\\> \\& \\<img" in comment
+    assert "<img" not in comment.replace("\\<", "")
+    assert "\n# b" not in comment
+
+
+def test_a_comment_that_is_too_long_tells_no_actions(for_the_worse: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = markdown(for_the_worse)
+    monkeypatch.setattr(report, "LONGEST_COMMENT", len(whole))
+    assert markdown(for_the_worse) == whole
+    assert "  arrive " in whole
+    monkeypatch.setattr(report, "LONGEST_COMMENT", len(whole) - 1)
+    short = markdown(for_the_worse)
+    assert "  arrive " not in short
+    for one in (*for_the_worse.new, *for_the_worse.worse):
+        assert str(one.file) in short
+    assert short.count("<details>") == whole.count("<details>")

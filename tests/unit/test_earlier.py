@@ -16,7 +16,17 @@ from toys import run_of
 
 from kvcheck.engines.buckets import Bucket
 from kvcheck.engines.database import ARTIFACT, open_database
-from kvcheck.engines.earlier import Earlier, counterexamples_in, family, in_order, remember, stored_in
+from kvcheck.engines.earlier import (
+    Earlier,
+    Outcome,
+    Replayed,
+    counterexamples_in,
+    family,
+    in_order,
+    missed,
+    remember,
+    stored_in,
+)
 from kvcheck.files import InputError, write_json, write_run
 from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Run
@@ -130,6 +140,15 @@ def test_counterexamples_of_a_folder(tmp_path: Path) -> None:
     assert (other.signature, other.was_shown) == (None, False)
     with pytest.raises(InputError):
         counterexamples_in(tmp_path / "none", "t", "scheduler")
+
+
+def test_a_failure_is_missed_if_every_run_that_showed_it_was_replayed_up_to_there() -> None:
+    came = {"a": "gone", "b": "shown", "c": "masked", "d": "not shown", "e": "not replayed", "f": "not supported"}
+    replayed = [Replayed(Earlier(run=run_of(), origin="", signature=s), Outcome(o)) for s, o in came.items()]
+    assert missed(replayed) == {"a", "d"}
+    again = Replayed(Earlier(run=run_of("a"), origin="", signature="a"), Outcome.MASKED)
+    any_violation = Replayed(Earlier(run=run_of(), origin=""), Outcome.GONE)
+    assert missed([*replayed, again, any_violation]) == {"d"}
 
 
 def test_the_shortest_come_first_and_hangs_last() -> None:

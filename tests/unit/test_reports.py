@@ -253,6 +253,7 @@ def test_a_summary() -> None:
     assert "| `known one` | lost reuse | 3 | 4 | known |" in lines
     assert "- fixed: `fixed/one`: not seen in 3 clean campaigns: take it out of b.json" in lines
     assert "- gone: `gone/one`" in lines
-    assert any(line.startswith("- `worker-died`: a\\|b \\`c\\` &lt;d>") for line in lines)
+    assert any(line.startswith("- `worker-died`: a\\|b \\`c\\` \\<d\\>") for line in lines)
+    assert "<summary><code>new one</code></summary>" in lines
     assert text.count("<details>") == text.count("</details>") == 1
     assert "Undetermined" not in summary_report(result_of(), [], "b.json")

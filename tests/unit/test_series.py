@@ -84,14 +84,16 @@ def test_an_interrupted_series_keeps_what_it_knows() -> None:
     assert found.first_bad == "0"
 
 
-def violation(signature: str) -> Violation:
-    return Violation(invariant="x", severity="crash", message="", signature=signature, index=0)
+def violation(signature: str, severity: str = "crash") -> Violation:
+    return Violation(invariant="x", severity=severity, message="", signature=signature, index=0)
 
 
-def test_another_violation_says_nothing_about_the_one_that_is_asked_for() -> None:
+def test_a_run_that_another_violation_has_ended_says_nothing_about_the_one_that_is_asked_for() -> None:
     shows = RunResult(violations=(violation("a"), violation("b")))
+    goes_on = RunResult(violations=(violation("a", "lost reuse"),))
     assert seen_of("t", shows, "b") == Seen("t", "violated", "b")
     assert seen_of("t", shows, None) == Seen("t", "violated", "a")
-    assert seen_of("t", shows, "c") == Seen("t", "undetermined", "it shows a instead")
+    assert seen_of("t", shows, "c") == Seen("t", "undetermined", "masked: it shows a instead")
+    assert seen_of("t", goes_on, "c") == Seen("t", "passed")
     assert seen_of("t", RunResult(), "c") == Seen("t", "passed")
     assert seen_of("t", RunResult(undetermined="hung: x"), None) == Seen("t", "undetermined", "hung: x")
