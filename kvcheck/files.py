@@ -28,7 +28,8 @@ MOST_TOKEN = 2**31 - 1
 
 
 class InputError(Exception):
-    """A file that cannot be read as what it should be; the message is one line."""
+    """What a user has given is wrong, such as a file that cannot be read as what it should be; the message is one
+    line."""
 
 
 class OutputError(Exception):
@@ -290,16 +291,16 @@ def require_writable(path: Path) -> None:
     """Find out now, not after an hour's work, that a file cannot be written.
 
     Raises:
-        OutputError: it cannot.
+        InputError: it cannot.
     """
     target = Path(os.path.realpath(path))
     if target.is_dir():
-        raise OutputError(f"cannot write {path}: it is a folder")
+        raise InputError(f"cannot write {path}: it is a folder")
     parent = target.parent
     while not parent.exists():
         parent = parent.parent
     if not parent.is_dir() or not os.access(target if target.exists() else parent, os.W_OK):
-        raise OutputError(f"cannot write {path}: no permission, or {parent} is no folder")
+        raise InputError(f"cannot write {path}: no permission, or {parent} is no folder")
 
 
 def _reason(error: OSError) -> str:

@@ -76,9 +76,9 @@ def _told(error: Exception) -> tuple[str, int]:
     """What went wrong, in one line, and the exit status."""
     if isinstance(error, click.ClickException):
         return _usage_text(error), WRONG_USAGE
-    if isinstance(error, TargetError | InputError | OutputError):
+    if isinstance(error, TargetError | InputError):
         return one_line(error), WRONG_USAGE
-    if isinstance(error, OSError):  # a full disk behind stdout, no more processes, ...
+    if isinstance(error, OutputError | OSError):  # a full disk, no more processes, ...
         return one_line(error), UNDETERMINED
     return _own_mistake(error), UNDETERMINED
 

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import click
 
-from kvcheck.cli.status import UNDETERMINED, VIOLATED, status_of
+from kvcheck.cli.status import UNDETERMINED, status_of
 from kvcheck.files import InputError, OutputError, json_text, read_layout, require_writable, write_json
 from kvcheck.layouts.presets import PRESETS, preset
 from kvcheck.model.layout import Layout
-from kvcheck.report.console import Screen
+from kvcheck.report.console import Screen, silence
 from kvcheck.targets.errors import FORMS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -56,21 +56,44 @@ def screen_for(json_file: str | None, no_color: bool) -> Screen:
 
 
 def write_report(json_file: str | None, report: Any) -> None:
-    """The JSON report, if one was asked for."""
+    """The JSON report, if one was asked for.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
     if json_file == STDOUT:
-        sys.stdout.write(json_text(report))
+        _write_to_stdout(json_text(report))
     elif json_file is not None:
         write_json(Path(json_file), report)
 
 
-def finish(json_file: str | None, report: Any, verdict: str) -> int:
-    """Write the report, and give the exit status. A report that cannot be written makes no violation undone."""
+def _write_to_stdout(text: str) -> None:
     try:
-        write_report(json_file, report)
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        silence(sys.stdout)
+        raise OutputError(f"cannot write to stdout: {error.strerror or error}") from error
+
+
+def written(write: Callable[[], object]) -> bool:
+    """Write something of what was found; whether that could be done. If not, it is told, and all else goes on."""
+    try:
+        write()
     except OutputError as error:
         click.echo(f"kvcheck: {error}", err=True)
-        return VIOLATED if verdict == "violated" else UNDETERMINED
-    return status_of(verdict)
+        return False
+    return True
+
+
+def finish(json_file: str | None, report: Any, verdict: str, whole: bool = True) -> int:
+    """Write the report, and give the exit status. ``whole``: all else could be written."""
+    return final_status(verdict, written(lambda: write_report(json_file, report)) and whole)
+
+
+def final_status(verdict: str, whole: bool) -> int:
+    """The exit status. What could not be written makes no violation undone, and lets nothing pass."""
+    return status_of(verdict) if whole or verdict == "violated" else UNDETERMINED
 
 
 def layout_of(text: str, version: str) -> Layout | None:

@@ -84,13 +84,13 @@ def test_a_layout_that_a_target_does_not_have() -> None:
 def test_a_comment_that_cannot_be_written_is_not_passed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(_path: Path, _content: bytes) -> None:
+    def full(_path: Path, _text: str) -> None:
         raise OutputError("cannot write d.md: the disk is full")
 
-    monkeypatch.setattr(command_module, "write_whole", full)
+    monkeypatch.setattr(command_module, "write_text", full)
     status, report = diff("model", "model", "--markdown", "d.md")
     assert (status, report["verdict"]) == (2, "passed")
-    assert "the comment is lost: cannot write d.md: the disk is full" in capsys.readouterr().out
+    assert capsys.readouterr().err == "kvcheck: cannot write d.md: the disk is full\n"
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_what_cannot_be_written_is_known_beforehand(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     require_writable(tmp_path / "new" / "deep" / "x.json")
     for path in (tmp_path, tmp_path / "file" / "x.json"):
-        with pytest.raises(OutputError):
+        with pytest.raises(InputError):
             require_writable(path)
 
 

@@ -9,23 +9,24 @@ from pathlib import Path
 
 import click
 
-from kvcheck.cli.interrupt import interruptible
+from kvcheck.cli.interrupt import answer_interruptions
 from kvcheck.cli.options import (
     RANDOM,
     color_option,
-    finish,
+    final_status,
     json_option,
     layout_of,
     out_folder,
     positive_seconds,
     screen_for,
+    write_report,
+    written,
 )
-from kvcheck.cli.status import UNDETERMINED, VIOLATED
 from kvcheck.engines.comparison import Comparison, Plan
 from kvcheck.engines.findings import campaign_folder
 from kvcheck.engines.measures import WORSE
 from kvcheck.engines.seeds import fresh_seed
-from kvcheck.files import OutputError, require_writable, write_whole
+from kvcheck.files import require_writable, write_text
 from kvcheck.report.comparison import comparison_report, markdown, show_comparison
 from kvcheck.report.console import LINE_SECONDS, Screen
 from kvcheck.report.info import info_text
@@ -113,23 +114,13 @@ def command(
     screen.line(f"layout   {layout}")
     screen.line(f"seed     {seed}")
     comparison = Comparison(plan)
-    with interruptible(comparison, screen):
-        result = comparison.run(_from_time_to_time(screen))
+    answer_interruptions(comparison, screen)
+    result = comparison.run(_from_time_to_time(screen))
+    whole = written(lambda: write_report(json_file, comparison_report(result)))
+    if markdown_file is not None:
+        whole &= written(lambda: write_text(Path(markdown_file), markdown(result)))
     show_comparison(screen, result)
-    lost = _markdown_lost(markdown_file, markdown(result)) if markdown_file is not None else ""
-    if lost:
-        screen.line(lost, "yellow")
-    status = finish(json_file, comparison_report(result), result.verdict)
-    return UNDETERMINED if lost and status != VIOLATED else status
-
-
-def _markdown_lost(file: str, text: str) -> str:
-    """Write the comment; why it could not be written, if so."""
-    try:
-        write_whole(Path(file), text.encode())
-    except OutputError as error:
-        return f"the comment is lost: {error}"
-    return ""
+    return final_status(result.verdict, whole)
 
 
 def _from_time_to_time(screen: Screen) -> Callable[[Comparison], None]:

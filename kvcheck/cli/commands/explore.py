@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from kvcheck.cli.interrupt import interruptible
+from kvcheck.cli.interrupt import answer_interruptions
 from kvcheck.cli.options import (
     color_option,
     cores,
@@ -67,8 +67,8 @@ def command(
 
     began = time.monotonic()
     exploring = Exploring(target, seconds, jobs or cores(), tell)
-    with interruptible(exploring, screen):
-        exploring.run(list(chosen.items()))
+    answer_interruptions(exploring, screen)
+    exploring.run(list(chosen.items()))
     if exploring.interrupted:
         screen.line("interrupted")
     reported = [told[name] for name in chosen]

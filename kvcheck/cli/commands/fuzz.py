@@ -8,26 +8,27 @@ from pathlib import Path
 import click
 
 from kvcheck.cli.ci import Ci, CiOptions, ci_options, shard_of
-from kvcheck.cli.interrupt import interruptible
+from kvcheck.cli.interrupt import answer_interruptions
 from kvcheck.cli.options import (
     RANDOM,
     color_option,
     cores,
-    finish,
+    final_status,
     json_option,
     layout_of,
     out_folder,
     positive_seconds,
     screen_for,
     target_option,
+    write_report,
+    written,
 )
-from kvcheck.cli.status import PASSED, UNDETERMINED
+from kvcheck.engines.afterwards import recordings
 from kvcheck.engines.buckets import Bucket
 from kvcheck.engines.campaign import Campaign, CampaignResult, Plan, Progress
 from kvcheck.engines.findings import ACCOUNT_FILE, campaign_folder
-from kvcheck.engines.recording import recordings
 from kvcheck.engines.seeds import fresh_seed
-from kvcheck.files import InputError, OutputError, one_line, require_writable, write_whole
+from kvcheck.files import InputError, OutputError, require_writable, write_text
 from kvcheck.model.actions import Level
 from kvcheck.model.observation import TargetInfo
 from kvcheck.report.account import account_text, show_account
@@ -135,14 +136,15 @@ def command(
     show_header(screen, plan, info, layout)
     history = History()
     result = work(screen, plan, history)
+    report = campaign_report(result, job.conclude(result))
+    whole = written(lambda: write_report(json_file, report)) & written(lambda: job.keep(result))
     show_accounts(screen, result)
-    baseline = job.concluded(screen, result)
+    job.show(screen, result)
     show_verdict(screen, result)
-    written = job.write(result)
-    status = finish(json_file, campaign_report(result, baseline), result.verdict)
+    whole &= job.write(result)
     if html_file is not None:
-        written &= wrote_pages(html_file, result, history)
-    return UNDETERMINED if status == PASSED and not written else status
+        whole &= written(lambda: write_campaign_pages(html_file, result, history.whole(), recordings(result)))
+    return final_status(result.verdict, whole)
 
 
 def show_header(screen: Screen, plan: Plan, info: TargetInfo, layout: str) -> None:
@@ -160,7 +162,8 @@ def show_header(screen: Screen, plan: Plan, info: TargetInfo, layout: str) -> No
 def work(screen: Screen, plan: Plan, *watchers: Callable[[Progress], None]) -> CampaignResult:
     """The campaign, with its progress on the screen and told to these."""
     campaign = Campaign(plan)
-    with ProgressView(screen) as view, interruptible(campaign, screen):
+    answer_interruptions(campaign, screen)
+    with ProgressView(screen) as view:
 
         def tell(progress: Progress) -> None:
             view(progress)
@@ -182,19 +185,9 @@ def show_accounts(screen: Screen, result: CampaignResult) -> None:
             screen.line(f"[{number}] {bucket.signature} ({account.remark}): {account.reproduce}")
 
 
-def wrote_pages(file: Path, result: CampaignResult, history: History) -> bool:
-    """Write the pages; whether that could be done and was waited for."""
-    try:
-        write_campaign_pages(file, result, history.whole(), recordings(result))
-    except (OutputError, KeyboardInterrupt) as error:
-        click.echo(f"kvcheck: {one_line(error) if isinstance(error, OutputError) else 'interrupted'}", err=True)
-        return False
-    return True
-
-
 def keep_account(bucket: Bucket, spec: str) -> None:
     """The account as text, beside the run."""
     try:
-        write_whole(bucket.file.with_name(ACCOUNT_FILE), account_text(account_of(bucket, spec)).encode())
+        write_text(bucket.file.with_name(ACCOUNT_FILE), account_text(account_of(bucket, spec)))
     except OutputError:
         return  # the campaign has told already that nothing can be written here

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kvcheck.cli.options import color_option, finish, json_option, layout_of, screen_for, target_option
+from kvcheck.cli.options import color_option, finish, json_option, layout_of, screen_for, target_option, written
 from kvcheck.engines.hit_map import BY_NAME, CASES, Case, Measured, Setup, question, tail_of
 from kvcheck.engines.watched import Watched
 from kvcheck.files import InputError, require_writable
@@ -76,10 +76,12 @@ def command(
         screen.line(f"         {line}" if index else f"layout   {layout}: {line}")
     maps = _measured(setups, infos, asked, tail or tail_of(setups[0].layout), up_to)
     _show(screen, setups, asked, maps)
+    whole = True
     if plot_file is not None:
-        plot(plot_file, f"{layout} on {target}", asked, maps)
-        screen.line(f"drawn in {plot_file}")
-    return finish(json_file, hits_report(setups, infos, maps), verdict_of(maps))
+        whole = written(lambda: plot(plot_file, f"{layout} on {target}", asked, maps))
+        if whole:
+            screen.line(f"drawn in {plot_file}")
+    return finish(json_file, hits_report(setups, infos, maps), verdict_of(maps), whole)
 
 
 def _setups(layout: str, target: str, infos: dict[str, TargetInfo], changes: Sequence[str]) -> list[Setup]:

@@ -10,8 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from kvcheck.cli.options import color_option, finish, json_option, screen_for, target_option
-from kvcheck.cli.status import PASSED, UNDETERMINED
+from kvcheck.cli.options import color_option, finish, json_option, screen_for, target_option, written
 from kvcheck.engines.judging import RunResult, judge_trace
 from kvcheck.engines.retracing import retraceable
 from kvcheck.engines.watched import Watched, code_and_message
@@ -100,22 +99,20 @@ def command(path: Path, target: str | None, record: Path | None, json_file: str 
         run = found.run if isinstance(found, Trace) else found
         replay = judged_on_target(path, run, target or target_of(path))
     show(screen, replay)
-    lost = _not_recorded(record, replay.result.trace) if record is not None else ""
-    if record is not None:
-        screen.line(lost or f"recorded in {record}", "yellow")
-    status = finish(json_file, replay_report(replay), replay.verdict)
-    return UNDETERMINED if lost and status == PASSED else status
+    whole = record is None or written(lambda: _record(screen, record, replay.result.trace))
+    return finish(json_file, replay_report(replay), replay.verdict, whole)
 
 
-def _not_recorded(file: Path, trace: Trace | None) -> str:
-    """Write a recording; why it could not be written, if so. A violation is one all the same."""
+def _record(screen: Screen, file: Path, trace: Trace | None) -> None:
+    """Write what was seen.
+
+    Raises:
+        OutputError: that cannot be done.
+    """
     if trace is None:
-        return f"{file} was not written: the run gave no recording"
-    try:
-        write_trace(file, trace)
-    except OutputError as error:
-        return f"the recording is lost: {error}"
-    return ""
+        raise OutputError(f"cannot write {file}: the run gave no recording")
+    write_trace(file, trace)
+    screen.line(f"recorded in {file}", "yellow")
 
 
 def target_of(path: Path) -> str:

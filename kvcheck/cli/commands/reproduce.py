@@ -109,10 +109,11 @@ def command(
     for remark in remarks:
         screen.line(remark, "yellow")
     reproduction = Reproduction(crash=wanted, result=work(screen, plan), remarks=remarks)
+    status = finish(json_file, reproduction_report(reproduction), reproduction.verdict)
     for bucket in reproduction.found:
         keep_account(bucket, target)
     show_reproduction(screen, reproduction)
-    return finish(json_file, reproduction_report(reproduction), reproduction.verdict)
+    return status
 
 
 def _remarks(target: str, layout: Layout | None, wanted: Crash, topics: Sequence[str]) -> Iterator[str]:

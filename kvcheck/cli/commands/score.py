@@ -8,7 +8,7 @@ import click
 import msgspec
 
 import kvcheck
-from kvcheck.cli.interrupt import interruptible
+from kvcheck.cli.interrupt import answer_interruptions
 from kvcheck.cli.options import color_option, cores, finish, json_option, positive_seconds, screen_for
 from kvcheck.engines.score import Scored, Scoring, Summary, summaries
 from kvcheck.files import InputError
@@ -56,8 +56,8 @@ def command(
     chosen = list(dict.fromkeys(faults)) or list(FAULTS)
     screen.line(f"faults   {len(chosen)}, {seeds} searches each of at most {seconds:g} s")
     scoring = Scoring(seconds, jobs or cores(), lambda one: _tell(screen, one))
-    with interruptible(scoring, screen):
-        scored = scoring.run(chosen, range(seed, seed + seeds))
+    answer_interruptions(scoring, screen)
+    scored = scoring.run(chosen, range(seed, seed + seeds))
     every = summaries(scored)
     lost = [one.fault for one in every if one.seconds is None]
     verdict = "undetermined" if lost or scoring.interrupted else "passed"

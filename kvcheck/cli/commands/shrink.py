@@ -6,7 +6,15 @@ from pathlib import Path
 
 import click
 
-from kvcheck.cli.options import color_option, finish, json_option, positive_seconds, screen_for, target_option
+from kvcheck.cli.options import (
+    color_option,
+    finish,
+    json_option,
+    positive_seconds,
+    screen_for,
+    target_option,
+    written,
+)
 from kvcheck.engines.campaign import SHRINK_SECONDS
 from kvcheck.engines.judging import RunResult
 from kvcheck.engines.watched import Watched, code_and_message
@@ -14,7 +22,7 @@ from kvcheck.engines.worker_protocol import Shrunk
 from kvcheck.files import RUN_FILE, InputError, read_run, require_writable, write_run
 from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Run
-from kvcheck.report.account import Account, replay_command, show_account
+from kvcheck.report.account import Account, how_to_reproduce, show_account
 from kvcheck.report.campaign_json import violation_entry
 from kvcheck.report.console import Screen
 from kvcheck.report.verdict import show_replay_verdict
@@ -57,10 +65,10 @@ def command(
     last = next((v for v in after.violations if v.signature == violation.signature), None)
     if last is None:
         return _not_shown_again(screen, violation, json_file)
-    write_run(out, shrunk.run)
-    _show(screen, run, shrunk, last, after, replay_command(out, target))
+    whole = written(lambda: write_run(out, shrunk.run))
+    _show(screen, run, shrunk, last, after, how_to_reproduce(out, target))
     entry = violation_entry(last, shrunk.run, out, target, shrunk.needs)
-    return finish(json_file, {"version": 1, "verdict": "violated", "violations": [entry]}, "violated")
+    return finish(json_file, {"version": 1, "verdict": "violated", "violations": [entry]}, "violated", whole)
 
 
 def _chosen(file: Path, result: RunResult, signature: str | None) -> Violation | None:
