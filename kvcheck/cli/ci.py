@@ -129,9 +129,11 @@ class Ci:
 
     def _check_outputs(self) -> None:
         options = self.options
-        for file in (options.junit, options.sarif, options.summary, options.update_baseline and options.baseline):
+        for file in (options.junit, options.sarif, options.update_baseline and options.baseline):
             if file:
                 require_writable(file)
+        if options.summary:
+            require_writable(options.summary, appended=True)
         if options.junit is not None:
             try:
                 importlib.import_module("junitparser")

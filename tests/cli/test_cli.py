@@ -201,6 +201,7 @@ BAD_FILES = {
     "vast.json": run_text(run_of("a")).replace("[1,2,3]", "[1,2,9999999999999999999999]").encode(),
     "huge.json": run_text(run_of("a")).replace('"num_blocks":20', '"num_blocks":2000000').encode(),
 }
+TOO_LONG = "a-name-that-is-too-long" * 20
 WRONG = [
     ["nosuch"],
     ["--bad"],
@@ -224,7 +225,7 @@ WRONG = [
     ["replay", "z.json"],
     ["replay", "none.json"],
     ["replay", "."],
-    ["replay", "a-name-that-is-too-long" * 20],
+    ["replay", TOO_LONG],
     ["replay", "torn.json"],
     ["replay", "forged.json"],
     ["replay", "vast.json"],
@@ -233,6 +234,16 @@ WRONG = [
     ["replay", "good.json", "--json", "."],
     ["shrink", "good.json"],
     ["shrink", "x.json", "--target", "path:."],
+    ["shrink", "good.json", "--target", "model", "--out", TOO_LONG],
+    ["shrink", TOO_LONG, "--target", "model"],
+    ["fuzz", "--json", TOO_LONG],
+    ["fuzz", "--out", TOO_LONG],
+    ["fuzz", "--counterexamples", TOO_LONG],
+    ["fuzz", "--database", TOO_LONG],
+    ["fuzz", "--baseline", TOO_LONG, "--update-baseline"],
+    ["export", TOO_LONG, "--to", "html"],
+    ["bisect", "good.json", "--targets", ","],
+    ["bisect", "good.json", "--targets", ""],
     ["layouts", "show", "nosuch"],
     ["layouts", "show", "gptoss", "--release", "x"],
 ]

@@ -15,13 +15,13 @@ from kvcheck.engines.judging import RunResult, judge_trace
 from kvcheck.engines.retracing import retraceable
 from kvcheck.engines.watched import Watched, code_and_message
 from kvcheck.files import (
-    RUN_FILE,
     InputError,
     OutputError,
     expected_verdicts,
     one_line,
     read_run_or_trace,
     require_writable,
+    run_file,
     write_trace,
 )
 from kvcheck.model.actions import Arrive, Run
@@ -190,7 +190,7 @@ def judged_on_target(path: Path, run: Run, spec: str) -> Replay:
     finally:
         watched.close()
     return Replay(
-        file=path / RUN_FILE if path.is_dir() else path,
+        file=run_file(path),
         run=run,
         spec=spec,
         info=info,

@@ -19,7 +19,7 @@ from kvcheck.engines.campaign import SHRINK_SECONDS
 from kvcheck.engines.judging import RunResult
 from kvcheck.engines.watched import Watched, code_and_message
 from kvcheck.engines.worker_protocol import Shrunk
-from kvcheck.files import RUN_FILE, InputError, read_run, require_writable, write_run
+from kvcheck.files import InputError, read_run, require_writable, run_file, stated_signature, write_run
 from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Run
 from kvcheck.report.account import Account, how_to_reproduce, show_account
@@ -32,7 +32,9 @@ from kvcheck.targets.loading import describe
 @click.command()
 @click.argument("path", metavar="RUN", type=click.Path(path_type=Path))
 @target_option(None, required=True)
-@click.option("--signature", metavar="TEXT", help="Which violation to keep.  [default: the first]")
+@click.option(
+    "--signature", metavar="TEXT", help="Which violation to keep.  [default: the counterexample's or the first]"
+)
 @click.option("--seconds", type=float, default=3 * SHRINK_SECONDS, show_default=True, callback=positive_seconds)
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="[default: RUN with .shrunk.json]")
 @json_option
@@ -48,10 +50,11 @@ def command(
 ) -> int:
     """Shrink a run that breaks an invariant: fewer actions, a plainer layout, fewer tokens."""
     screen = screen_for(json_file, no_color)
-    file = path / RUN_FILE if path.is_dir() else path
+    file = run_file(path)
     out = out or file.with_suffix(".shrunk.json")
     require_writable(out)
     run = read_run(path)
+    signature = signature or stated_signature(path)
     watched = Watched(target, expected=describe(target))
     try:
         before = watched.judge(run)
