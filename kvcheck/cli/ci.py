@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 from collections.abc import Callable
 from datetime import date
 from functools import partial
@@ -68,9 +69,8 @@ _OPTIONS = (
         "--database",
         metavar="WHERE",
         multiple=True,
-        envvar="KVCHECK_DATABASE",
         help=f"Where failures are kept for later campaigns, which replay them first: {FORMS}; may be given again.  "
-        "[default: the folder database below --out]",
+        "[default: $KVCHECK_DATABASE, which is one place, or the folder database below --out]",
     ),
     click.option(
         "--counterexamples",
@@ -123,7 +123,8 @@ class Ci:
         self._baseline = Baseline()
         if options.baseline is not None:
             self._baseline = read_baseline(options.baseline, may_be_missing=options.update_baseline)
-        self._database: Database = open_database(options.database, out / DATABASE)
+        places = options.database or tuple(filter(None, [os.environ.get("KVCHECK_DATABASE")]))
+        self._database: Database = open_database(places, out / DATABASE)
         self._family = ""
         self._standings: list[Standing] = []
 

@@ -175,6 +175,15 @@ def test_shrink(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["shrink", "run.json", "--target", "toy"]) == 0
 
 
+def test_shrink_keeps_the_violation_that_the_counterexample_is_about(
+    toys: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(Path("case/run.json"), run_of("fail-x"))
+    write_json(Path("case/expected.json"), {"version": 1, "expected": {}, "signature": "another one"})
+    assert run(["shrink", "case", "--target", "toy"]) == 3
+    assert "shows system.exception AssertionError fail, not another one" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["targets", "layouts", "invariants", "witnesses"])
 def test_lists(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([command, "--json", "-"]) == 0
