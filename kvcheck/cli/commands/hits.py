@@ -27,6 +27,7 @@ from kvcheck.report.hits import (
 )
 from kvcheck.report.hits_plot import FORMATS, plot, require_plots
 from kvcheck.report.info import info_text
+from kvcheck.report.verdict import show_undetermined
 from kvcheck.targets.errors import FORMS
 from kvcheck.targets.loading import DEFAULT_TARGET, describe
 
@@ -126,8 +127,7 @@ def _show(screen: Screen, setups: Sequence[Setup], cases: Sequence[Case], maps: 
     for case in cases:
         show_case(screen, case, maps[case.name])
     show_summaries(screen, cases, setups, maps)
-    for (code, message), times in problems(maps).items():
-        screen.line(f"undetermined: {code}: {message}" + (f" ({times} times)" if times > 1 else ""), "yellow")
+    show_undetermined(screen, problems(maps))
     verdict = verdict_of(maps)
     meaning = "all was measured" if verdict == "passed" else "not all could be measured"
     points = sum(len(measured.points) for by_setup in maps.values() for measured in by_setup.values())

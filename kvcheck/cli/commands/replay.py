@@ -13,6 +13,7 @@ import msgspec
 from kvcheck.cli.options import color_option, finish, json_option, screen_for, target_option, written
 from kvcheck.engines.judging import RunResult, judge_trace
 from kvcheck.engines.retracing import retraceable
+from kvcheck.engines.tally import Undetermined
 from kvcheck.engines.watched import Watched, code_and_message
 from kvcheck.files import (
     InputError,
@@ -27,7 +28,7 @@ from kvcheck.files import (
 from kvcheck.model.actions import Arrive, Run
 from kvcheck.model.observation import TargetInfo, Trace
 from kvcheck.report.account import Account, replay_command, show_account
-from kvcheck.report.campaign_json import Core, resolved, violation_entry
+from kvcheck.report.campaign_json import Core, resolved, undetermined, violation_entry
 from kvcheck.report.console import Screen
 from kvcheck.report.info import info_text
 from kvcheck.report.verdict import show_replay_verdict
@@ -229,7 +230,7 @@ def replay_report(replay: Replay) -> dict[str, Any]:
         seconds=round(replay.seconds, 3),
         interrupted=replay.interrupted,
         violations=[violation_entry(v, replay.run, replay.file, replay.spec) for v in result.violations],
-        undetermined=[{"code": code, "message": message, "times": 1}] if replay.undetermined else [],
+        undetermined=undetermined([Undetermined(code=code, message=message)] if replay.undetermined else []),
         witnesses={name: result.witnesses.get(name, 0) for name in sorted({*result.possible, *result.witnesses})},
         actions_by_kind=result.actions_by_kind,
     ).report(skipped=result.skipped)

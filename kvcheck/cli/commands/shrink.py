@@ -17,13 +17,14 @@ from kvcheck.cli.options import (
 )
 from kvcheck.engines.campaign import SHRINK_SECONDS
 from kvcheck.engines.judging import RunResult
+from kvcheck.engines.tally import Undetermined
 from kvcheck.engines.watched import Watched, code_and_message
 from kvcheck.engines.worker_protocol import Shrunk
 from kvcheck.files import InputError, read_run, require_writable, run_file, stated_signature, write_run
 from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Run
 from kvcheck.report.account import Account, how_to_reproduce, show_account
-from kvcheck.report.campaign_json import violation_entry
+from kvcheck.report.campaign_json import undetermined, violation_entry
 from kvcheck.report.console import Screen
 from kvcheck.report.verdict import show_replay_verdict
 from kvcheck.targets.loading import describe
@@ -86,8 +87,8 @@ def _chosen(file: Path, result: RunResult, signature: str | None) -> Violation |
 def _not_shown_again(screen: Screen, violation: Violation, json_file: str | None) -> int:
     message = f"{violation.signature}: not seen when the shrunk run was replayed"
     screen.line(message)
-    undetermined = [{"code": "not-reproducible", "message": message, "times": 1}]
-    return finish(json_file, {"version": 1, "verdict": "undetermined", "undetermined": undetermined}, "undetermined")
+    why = undetermined([Undetermined(code="not-reproducible", message=message)])
+    return finish(json_file, {"version": 1, "verdict": "undetermined", "undetermined": why}, "undetermined")
 
 
 def _nothing_to_shrink(screen: Screen, result: RunResult, json_file: str | None) -> int:
