@@ -10,8 +10,9 @@ from typing import Any, Literal
 import msgspec
 import pytest
 from junitparser import JUnitXml
-from toys import run_of
+from toys import LOADER, run_of
 
+from kvcheck.engines import afterwards
 from kvcheck.engines.baseline import Known, Standing, State
 from kvcheck.engines.buckets import Bucket
 from kvcheck.engines.campaign import CampaignResult, Plan
@@ -249,6 +250,15 @@ def test_sarif_points_to_the_checkout_from_here(
     monkeypatch.chdir(tmp_path)
     (found,) = sarif(result_of(NEW, spec=spec), {"new one": Place("vllm/a.py", 3, "f")}).results
     assert found.locations[0].physical_location.artifact_location.uri == f"{start}vllm/a.py"
+
+
+def test_a_place_that_is_not_known_in_time_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(afterwards, "MOST_SECONDS", 1.0)
+    stuck = msgspec.structs.replace(NEW, run=run_of("stuck"))
+    result = msgspec.structs.replace(
+        result_of(stuck, spec="toy"), plan=Plan(spec="toy", seed=5, out=Path("out"), loader=LOADER)
+    )
+    assert afterwards.places(result) == {}
 
 
 # ---- JSON and HTML ---------------------------------------------------------------------------------------------------

@@ -12,13 +12,16 @@ from kvcheck.cli.interrupt import answer_interruptions
 from kvcheck.cli.options import (
     RANDOM,
     color_option,
-    cores,
     final_status,
+    folder_for,
+    jobs_option,
     json_option,
     layout_of,
     out_folder,
-    positive_seconds,
+    out_option,
     screen_for,
+    seconds_option,
+    seed_option,
     target_option,
     write_report,
     written,
@@ -26,8 +29,7 @@ from kvcheck.cli.options import (
 from kvcheck.engines.afterwards import recordings
 from kvcheck.engines.buckets import Bucket
 from kvcheck.engines.campaign import Campaign, CampaignResult, Plan, Progress
-from kvcheck.engines.findings import ACCOUNT_FILE, campaign_folder
-from kvcheck.engines.seeds import fresh_seed
+from kvcheck.engines.findings import ACCOUNT_FILE
 from kvcheck.files import InputError, OutputError, require_writable, write_text
 from kvcheck.model.actions import Level
 from kvcheck.model.observation import TargetInfo
@@ -54,17 +56,12 @@ SEARCHERS = {
 @click.command()
 @target_option(DEFAULT_TARGET)
 @click.option("--layout", metavar="NAME|FILE|random", default=RANDOM, show_default=True, help="Layout of the server.")
-@click.option(
-    "--seconds",
-    type=float,
-    callback=positive_seconds,
-    help="Search for so long; shrinking may add half of it.  [default: 60, no limit if --runs or --actions is given]",
-)
+@seconds_option("Search for so long; shrinking may add half of it.  [default: 60, no limit with --runs or --actions]")
 @click.option("--runs", type=click.IntRange(min=1), help="Stop after so many runs.")
 @click.option("--actions", type=click.IntRange(min=1), help="Stop after so many actions.")
-@click.option("--seed", type=click.IntRange(min=0), help="Seed of the campaign.  [default: a random one, printed]")
+@seed_option
 @click.option("--shard", metavar="I/N", callback=shard_of, help="Make the I-th of N parts of the campaign's runs.")
-@click.option("--jobs", type=click.IntRange(1, 1024), help="Worker processes.  [default: as many as there are cores]")
+@jobs_option
 @click.option(
     "--level",
     type=click.Choice(list(SEARCHERS)),
@@ -72,7 +69,7 @@ SEARCHERS = {
     show_default=True,
     help="Drive the whole scheduler, or only the cache manager.",
 )
-@click.option("--out", metavar="DIR", help="Folder for what is found.  [default: $KVCHECK_OUT or kvcheck-out]")
+@out_option
 @click.option(
     "--html",
     "html_file",
@@ -89,9 +86,9 @@ def command(
     seconds: float | None,
     runs: int | None,
     actions: int | None,
-    seed: int | None,
+    seed: int,
     shard: tuple[int, int],
-    jobs: int | None,
+    jobs: int,
     level: Level,
     out: str | None,
     html_file: Path | None,
@@ -114,11 +111,9 @@ def command(
         raise InputError("the model is driven at scheduler level only: name a release with --target")
     if level == "manager" and chosen is not None and (why := refusal(chosen)):
         raise InputError(f"{layout}: {why}")
-    seed = fresh_seed() if seed is None else seed
     kind = [text for text, plain in ((layout, RANDOM), (level, "scheduler")) if text != plain]
     kind += [f"shard {shard[0]} of {shard[1]}"] if shard[1] > 1 else []
-    folder = campaign_folder(out_folder(out), target, seed, *kind)
-    require_writable(folder / "run.json")
+    folder = folder_for(out, target, seed, *kind)
     plan = Plan(
         spec=target,
         seed=seed,
@@ -128,7 +123,7 @@ def command(
         seconds=DEFAULT_SECONDS if (seconds, runs, actions) == (None, None, None) else seconds,
         runs=runs,
         actions=actions,
-        jobs=jobs or cores(),
+        jobs=jobs,
         shard=shard,
         searcher=SEARCHERS[level],
     )

@@ -10,8 +10,8 @@ from kvcheck.cli.options import (
     color_option,
     finish,
     json_option,
-    positive_seconds,
     screen_for,
+    seconds_option,
     target_option,
     written,
 )
@@ -36,7 +36,7 @@ from kvcheck.targets.loading import describe
 @click.option(
     "--signature", metavar="TEXT", help="Which violation to keep.  [default: the counterexample's or the first]"
 )
-@click.option("--seconds", type=float, default=3 * SHRINK_SECONDS, show_default=True, callback=positive_seconds)
+@seconds_option("Shrink for so long at most.", 3 * SHRINK_SECONDS)
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="[default: RUN with .shrunk.json]")
 @json_option
 @color_option
