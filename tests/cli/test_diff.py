@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,20 @@ def test_no_change(capsys: pytest.CaptureFixture[str]) -> None:
     assert (status, report["verdict"], report["new"], report["worse"]) == (0, "passed", [], [])
     assert report["paired"] == 5
     assert "passed: head breaks nothing in these runs that base does not" in capsys.readouterr().out
+
+
+def test_an_interruption_after_the_comparison_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    show = command_module.show_comparison
+
+    def interrupted(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert Path("d.json").exists()
+        show(*arguments)
+
+    monkeypatch.setattr(command_module, "show_comparison", interrupted)
+    status, report = diff("model", "model", "--runs", "1", "--markdown", "d.md")
+    assert (status, report["verdict"], report["interrupted"]) == (0, "passed", False)
+    assert Path("d.md").exists()
 
 
 def test_a_layout_that_a_target_does_not_have() -> None:
