@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import threading
 from pathlib import Path
@@ -28,7 +29,8 @@ MOST_TOKEN = 2**31 - 1
 
 
 class InputError(Exception):
-    """A file that cannot be read as what it should be; the message is one line."""
+    """What a user has given is wrong, such as a file that cannot be read as what it should be; the message is one
+    line."""
 
 
 class OutputError(Exception):
@@ -62,7 +64,7 @@ def read_run(path: Path) -> Run:
 
 def read_run_or_trace(path: Path) -> Run | Trace:
     """A run or a recording of one, told apart by content; `path` may be a counterexample's folder."""
-    file = _file_of(path)
+    file = run_file(path)
     raw = _bytes_of(file)
     head = _head(file, raw)
     if head.observations is not msgspec.UNSET:
@@ -81,7 +83,7 @@ def read_run_or_trace(path: Path) -> Run | Trace:
 
 def read_layout(path: Path) -> Layout:
     """The layout in a file; of a run or a trace, its layout."""
-    file = _file_of(path)
+    file = run_file(path)
     raw = _bytes_of(file)
     head = _head(file, raw)
     if head.groups is msgspec.UNSET:
@@ -113,7 +115,7 @@ def stated_signature(path: Path) -> str | None:
 
 
 def _stated(path: Path) -> _Expected | None:
-    file = (path if path.is_dir() else path.parent) / EXPECTED_FILE
+    file = run_file(path).with_name(EXPECTED_FILE)
     if not file.is_file():
         return None
     raw = _bytes_of(file)
@@ -121,7 +123,12 @@ def _stated(path: Path) -> _Expected | None:
     return _decoded(file, raw, _Expected)
 
 
-def _file_of(path: Path) -> Path:
+def run_file(path: Path) -> Path:
+    """The run's file: of a counterexample's folder, the one in it.
+
+    Raises:
+        InputError: no file can have this name.
+    """
     try:
         return path / RUN_FILE if path.is_dir() else path
     except OSError as error:  # such as a name that is too long
@@ -218,17 +225,22 @@ def write_trace(path: Path, trace: Trace) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Any value that JSON can hold, for people to read too."""
-    write_whole(path, json_text(value).encode())
+    write_text(path, json_text(value))
 
 
 def write_text(path: Path, text: str) -> None:
-    """Text that comes from anywhere: what UTF-8 cannot say is escaped."""
-    write_whole(path, text.encode("utf-8", "backslashreplace"))
+    """Text that comes from anywhere."""
+    write_whole(path, encoded(text))
+
+
+def encoded(text: str) -> bytes:
+    """Text as UTF-8. What that cannot say, such as a file's name that is no text, is escaped."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def json_text(value: Any) -> str:
     """Indented JSON with a final line break."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+    return encoded(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False)).decode() + "\n"
 
 
 def versioned(value: Layout | Run) -> dict[str, Any]:
@@ -287,26 +299,32 @@ def append_text(path: Path, text: str) -> None:
         OutputError: that cannot be done.
     """
     try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(text)
+        with path.open("ab") as file:
+            file.write(encoded(text))
     except OSError as error:
         raise OutputError(f"cannot write {path}: {_reason(error)}") from error
 
 
-def require_writable(path: Path) -> None:
-    """Find out now, not after an hour's work, that a file cannot be written.
+def require_writable(path: Path, appended: bool = False) -> None:
+    """Find out now, not after an hour's work, that a file cannot be written. ``appended``: it is added to, and not
+    replaced.
 
     Raises:
-        OutputError: it cannot.
+        InputError: it cannot.
     """
     target = Path(os.path.realpath(path))
+    try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            target.stat()
+        in_place = target.exists() and (appended or not target.is_file())
+        folder = next(parent for parent in target.parents if parent.exists())
+    except OSError as error:  # such as a name that is too long
+        raise InputError(f"cannot write {path}: {_reason(error)}") from error
     if target.is_dir():
-        raise OutputError(f"cannot write {path}: it is a folder")
-    parent = target.parent
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir() or not os.access(target if target.exists() else parent, os.W_OK):
-        raise OutputError(f"cannot write {path}: no permission, or {parent} is no folder")
+        raise InputError(f"cannot write {path}: it is a folder")
+    needed = [target] * target.exists() + [folder] * (not in_place)
+    if not folder.is_dir() or not all(os.access(one, os.W_OK) for one in needed):
+        raise InputError(f"cannot write {path}: no permission, or {folder} is no folder")
 
 
 def _reason(error: OSError) -> str:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 from collections.abc import Callable
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import msgspec
 
-from kvcheck.cli.options import RANDOM
+from kvcheck.cli.options import RANDOM, written
+from kvcheck.engines.afterwards import places
 from kvcheck.engines.baseline import (
     Baseline,
     Standing,
@@ -29,15 +32,12 @@ from kvcheck.engines.baseline import (
 from kvcheck.engines.campaign import CampaignResult, Plan
 from kvcheck.engines.database import FORMS, Database, open_database
 from kvcheck.engines.earlier import Earlier, counterexamples_in, family, in_order, missed, remember, stored_in
-from kvcheck.engines.watched import Watched
 from kvcheck.files import InputError, OutputError, append_text, one_line, require_writable, write_json, write_whole
 from kvcheck.model.actions import Level
 from kvcheck.report.console import Screen
 from kvcheck.report.known import baseline_entry, show_earlier, show_known
 from kvcheck.report.sarif import sarif_report
 from kvcheck.report.summary import summary_report
-from kvcheck.targets.errors import TargetError
-from kvcheck.targets.places import Place
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -69,9 +69,8 @@ _OPTIONS = (
         "--database",
         metavar="WHERE",
         multiple=True,
-        envvar="KVCHECK_DATABASE",
         help=f"Where failures are kept for later campaigns, which replay them first: {FORMS}; may be given again.  "
-        "[default: the folder database below --out]",
+        "[default: $KVCHECK_DATABASE, which is one place, or the folder database below --out]",
     ),
     click.option(
         "--counterexamples",
@@ -124,15 +123,18 @@ class Ci:
         self._baseline = Baseline()
         if options.baseline is not None:
             self._baseline = read_baseline(options.baseline, may_be_missing=options.update_baseline)
-        self._database: Database = open_database(options.database, out / DATABASE)
+        places = options.database or tuple(filter(None, [os.environ.get("KVCHECK_DATABASE")]))
+        self._database: Database = open_database(places, out / DATABASE)
         self._family = ""
         self._standings: list[Standing] = []
 
     def _check_outputs(self) -> None:
         options = self.options
-        for file in (options.junit, options.sarif, options.summary, options.update_baseline and options.baseline):
+        for file in (options.junit, options.sarif, options.update_baseline and options.baseline):
             if file:
                 require_writable(file)
+        if options.summary:
+            require_writable(options.summary, appended=True)
         if options.junit is not None:
             try:
                 importlib.import_module("junitparser")
@@ -162,26 +164,33 @@ class Ci:
 
     # ---- after it ------------------------------------------------------------------------------------------------
 
-    def concluded(self, screen: Screen, result: CampaignResult) -> dict[str, Any] | None:
-        """Say what came of earlier failures and of known ones; returns the latter for the JSON report, None without a
-        baseline."""
+    def conclude(self, result: CampaignResult) -> dict[str, Any] | None:
+        """What the campaign says of known failures, for the JSON report; None without a baseline."""
         shown = {bucket.signature for bucket in result.buckets}
         not_shown = () if result.undetermined else missed(result.earlier)
         self._standings = standings(self._baseline, shown, not_shown, self._day)
-        show_earlier(screen, result)
         if self.options.baseline is None:
             return None
-        show_known(screen, self._standings, str(self.options.baseline))
         return baseline_entry(self._standings, str(self.options.baseline), self.options.update_baseline)
 
-    def write(self, result: CampaignResult) -> bool:
-        """Keep what was found for later campaigns, and write the reports, and the baseline if it is to be updated;
-        whether all could be written."""
-        writers = [self._keep, self._write_baseline, self._write_junit, self._write_summary, self._write_sarif]
-        written = [_written(writer, result) for writer in writers]  # each is tried, whatever became of the others
-        return all(written)
+    def show(self, screen: Screen, result: CampaignResult) -> None:
+        """What came of earlier failures and of known ones."""
+        show_earlier(screen, result)
+        if self.options.baseline is not None:
+            show_known(screen, self._standings, str(self.options.baseline))
 
-    def _keep(self, result: CampaignResult) -> None:
+    def write(self, result: CampaignResult) -> bool:
+        """Write the reports, and the baseline if it is to be updated; whether all could be written."""
+        writers = [self._write_baseline, self._write_junit, self._write_summary, self._write_sarif]
+        done = [written(partial(writer, result)) for writer in writers]  # each, whatever became of the others
+        return all(done)
+
+    def keep(self, result: CampaignResult) -> None:
+        """Keep what was found for later campaigns.
+
+        Raises:
+            OutputError: that cannot be done.
+        """
         if not remember(self._database, self._family, result.buckets):
             raise OutputError(f"what was found is not kept for later campaigns: {self._database.error}")
 
@@ -205,32 +214,7 @@ class Ci:
 
     def _write_sarif(self, result: CampaignResult) -> None:
         if self.options.sarif is not None:
-            write_json(self.options.sarif, sarif_report(result, self._standings, places_of(result)))
-
-
-def _written(writer: Callable[[CampaignResult], None], result: CampaignResult) -> bool:
-    try:
-        writer(result)
-    except OutputError as error:
-        click.echo(f"kvcheck: {error}", err=True)
-        return False
-    return True
-
-
-def places_of(result: CampaignResult) -> dict[str, Place | None]:
-    """Where in the server each violation comes from, by signature; each is replayed for that. Those that cannot be
-    replayed any more, or for which nobody wants to wait, stay without a place."""
-    plan = result.plan
-    places: dict[str, Place | None] = {}
-    watched = Watched(plan.spec, limits=plan.limits, loader=plan.loader, expected=result.info)
-    try:
-        for bucket in result.buckets:
-            places[bucket.signature] = watched.locate(bucket.run, bucket.signature)
-    except (TargetError, KeyboardInterrupt):
-        pass
-    finally:
-        watched.close()
-    return places
+            write_json(self.options.sarif, sarif_report(result, self._standings, places(result)))
 
 
 def shard_of(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[int, int]:

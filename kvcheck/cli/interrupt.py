@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
+import click
+
 from kvcheck.cli.status import UNDETERMINED, VIOLATED
 from kvcheck.report.console import Screen
 
@@ -28,9 +30,14 @@ class Interruptible(Protocol):
         """End all workers at once."""
 
 
+def answer_interruptions(work: Interruptible, screen: Screen) -> None:
+    """From now to the end of the command Ctrl-C (or a termination) ends the work, and what was found is reported and
+    kept; a second one ends everything."""
+    click.get_current_context().with_resource(_answered(work, screen))
+
+
 @contextmanager
-def interruptible(work: Interruptible, screen: Screen) -> Iterator[None]:
-    """Ctrl-C (or a termination) ends the search, and what was found is reported; a second one ends everything."""
+def _answered(work: Interruptible, screen: Screen) -> Iterator[None]:
 
     def handler(_number: int, _frame: FrameType | None) -> None:
         if work.interrupted:

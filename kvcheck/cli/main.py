@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import os
 import pkgutil
 import signal
@@ -52,6 +54,8 @@ def main() -> None:
     """Run the command line and exit."""
     if sys.stdout is None:  # it was closed when the process began
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  open until the process ends
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may be no text
     status = run(sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said
     sys.exit(status)
@@ -76,9 +80,11 @@ def _told(error: Exception) -> tuple[str, int]:
     """What went wrong, in one line, and the exit status."""
     if isinstance(error, click.ClickException):
         return _usage_text(error), WRONG_USAGE
-    if isinstance(error, TargetError | InputError | OutputError):
+    if isinstance(error, TargetError | InputError):
         return one_line(error), WRONG_USAGE
-    if isinstance(error, OSError):  # a full disk behind stdout, no more processes, ...
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return f"{error.strerror}: {error.filename}", WRONG_USAGE
+    if isinstance(error, OutputError | OSError):  # a full disk, no more processes, ...
         return one_line(error), UNDETERMINED
     return _own_mistake(error), UNDETERMINED
 

@@ -11,17 +11,33 @@ from typing import Any, TypeVar
 
 import click
 
-from kvcheck.cli.status import UNDETERMINED, VIOLATED, status_of
-from kvcheck.files import InputError, OutputError, json_text, read_layout, require_writable, write_json
+from kvcheck.cli.status import UNDETERMINED, status_of
+from kvcheck.engines.findings import campaign_folder
+from kvcheck.engines.seeds import fresh_seed
+from kvcheck.files import RUN_FILE, InputError, OutputError, json_text, read_layout, require_writable, write_json
 from kvcheck.layouts.presets import PRESETS, preset
 from kvcheck.model.layout import Layout
-from kvcheck.report.console import Screen
+from kvcheck.report.console import Screen, silence
 from kvcheck.targets.errors import FORMS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 RANDOM = "random"
 STDOUT = "-"
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def positive_seconds(_context: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
+    """A finite time above zero."""
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise click.BadParameter(f"{value:g} is not a number of seconds above 0")
+    return value
 
 
 def target_option(default: str | None, required: bool = False, note: str = "") -> Callable[[Command], Command]:
@@ -43,9 +59,33 @@ def color_option(command: Command) -> Command:
     return click.option("--no-color", is_flag=True, help="No colours, even on a terminal.")(command)
 
 
+def seconds_option(told: str, default: float | None = None) -> Callable[[Command], Command]:
+    """--seconds."""
+    more: dict[str, Any] = {"default": default, "show_default": True} if default is not None else {}
+    return click.option("--seconds", type=float, callback=positive_seconds, help=told, **more)
+
+
+seed_option = click.option(
+    "--seed", type=click.IntRange(min=0), default=fresh_seed, help="Seed of the runs.  [default: a random one, printed]"
+)
+jobs_option = click.option(
+    "--jobs", type=click.IntRange(1, 1024), default=cores, help="Worker processes.  [default: one for each core]"
+)
+out_option = click.option(
+    "--out", metavar="DIR", help="Where findings are kept.  [default: $KVCHECK_OUT or kvcheck-out]"
+)
+
+
 def out_folder(given: str | None) -> Path:
     """Where findings are kept."""
     return Path(given or os.environ.get("KVCHECK_OUT") or "kvcheck-out")
+
+
+def folder_for(out: str | None, target: str, seed: int, *kind: str) -> Path:
+    """The folder of one campaign. Finds out whether it can be written."""
+    folder = campaign_folder(out_folder(out), target, seed, *kind)
+    require_writable(folder / RUN_FILE)
+    return folder
 
 
 def screen_for(json_file: str | None, no_color: bool) -> Screen:
@@ -56,21 +96,44 @@ def screen_for(json_file: str | None, no_color: bool) -> Screen:
 
 
 def write_report(json_file: str | None, report: Any) -> None:
-    """The JSON report, if one was asked for."""
+    """The JSON report, if one was asked for.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
     if json_file == STDOUT:
-        sys.stdout.write(json_text(report))
+        _write_to_stdout(json_text(report))
     elif json_file is not None:
         write_json(Path(json_file), report)
 
 
-def finish(json_file: str | None, report: Any, verdict: str) -> int:
-    """Write the report, and give the exit status. A report that cannot be written makes no violation undone."""
+def _write_to_stdout(text: str) -> None:
     try:
-        write_report(json_file, report)
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        silence(sys.stdout)
+        raise OutputError(f"cannot write to stdout: {error.strerror or error}") from error
+
+
+def written(write: Callable[[], object]) -> bool:
+    """Write something of what was found; whether that could be done. If not, it is told, and all else goes on."""
+    try:
+        write()
     except OutputError as error:
         click.echo(f"kvcheck: {error}", err=True)
-        return VIOLATED if verdict == "violated" else UNDETERMINED
-    return status_of(verdict)
+        return False
+    return True
+
+
+def finish(json_file: str | None, report: Any, verdict: str, whole: bool = True) -> int:
+    """Write the report, and give the exit status. ``whole``: all else could be written."""
+    return final_status(verdict, written(lambda: write_report(json_file, report)) and whole)
+
+
+def final_status(verdict: str, whole: bool) -> int:
+    """The exit status. What could not be written makes no violation undone, and lets nothing pass."""
+    return status_of(verdict) if whole or verdict == "violated" else UNDETERMINED
 
 
 def layout_of(text: str, version: str) -> Layout | None:
@@ -93,17 +156,3 @@ def layout_of(text: str, version: str) -> Layout | None:
     if not there:
         raise InputError(f"{text!r} is neither a preset (see kvcheck layouts) nor a file")
     return read_layout(path)
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def positive_seconds(_context: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
-    """A finite time above zero."""
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise click.BadParameter(f"{value:g} is not a number of seconds above 0")
-    return value

@@ -20,7 +20,7 @@ from hypothesis.database import (
     ReadOnlyDatabase,
 )
 
-from kvcheck.files import InputError, one_line
+from kvcheck.files import InputError, encoded, one_line
 
 ARTIFACT = "kvcheck-database"
 """How the artifact is called if nothing else is said."""
@@ -123,4 +123,4 @@ def _redis(place: str) -> ExampleDatabase:
 
 
 def _key(name: str) -> bytes:
-    return f"kvcheck {name}".encode()
+    return encoded(f"kvcheck {name}")

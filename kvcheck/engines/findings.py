@@ -13,6 +13,7 @@ from kvcheck.files import (
     RUN_FILE,
     VERSION,
     OutputError,
+    encoded,
     write_json,
     write_run,
     write_trace,
@@ -96,7 +97,7 @@ def folder_name(signature: str) -> str:
     plain = re.sub(r"[^A-Za-z0-9._+-]+", "-", signature).strip("-.") or "finding"
     if plain == signature.replace(" ", "-") and len(plain) <= LONGEST_NAME:
         return plain
-    return f"{plain[:LONGEST_NAME].rstrip('-.')}-{hashlib.sha256(signature.encode()).hexdigest()[:6]}"
+    return f"{plain[:LONGEST_NAME].rstrip('-.')}-{hashlib.sha256(encoded(signature)).hexdigest()[:6]}"
 
 
 def campaign_folder(base: Path, spec: str, seed: int, *kind: str) -> Path:

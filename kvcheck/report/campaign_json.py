@@ -16,7 +16,7 @@ from kvcheck.files import versioned
 from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Run
 from kvcheck.model.observation import TargetInfo
-from kvcheck.report.account import replay_command
+from kvcheck.report.account import how_to_reproduce
 from kvcheck.report.known import earlier_entries
 
 
@@ -90,7 +90,7 @@ def violation_entry(
         "actions": len(run.actions),
         "times": times,
         "known": False,
-        "reproduce": replay_command(file, spec),
+        "reproduce": how_to_reproduce(file, spec),
         "action": violation.index,
     }
 

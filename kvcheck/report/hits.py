@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 import kvcheck
 from kvcheck.engines.hit_map import Case, Measured, Point, Setup, Stair, stairs
+from kvcheck.engines.tally import Undetermined
 from kvcheck.engines.watched import code_and_message
 from kvcheck.files import versioned
 from kvcheck.model.observation import TargetInfo
-from kvcheck.report.campaign_json import resolved
+from kvcheck.report.campaign_json import resolved, undetermined
 from kvcheck.report.console import Screen
 
 WIDTH = 20
@@ -113,17 +115,13 @@ def show_summaries(screen: Screen, cases: Sequence[Case], setups: Sequence[Setup
                 screen.line(("  " if len(setups) > 1 else "") + summary(case, points))
 
 
-def problems(maps: Maps) -> dict[tuple[str, str], int]:
-    """What could not be measured, as code and message, and how often."""
-    found: dict[tuple[str, str], int] = {}
-    for by_setup in maps.values():
-        for measured in by_setup.values():
-            if measured.undetermined:
-                problem = code_and_message(measured.undetermined)
-                found[problem] = found.get(problem, 0) + 1
-    if not found and not any(m.points for by_setup in maps.values() for m in by_setup.values()):
-        found["nothing-fits", "no prompts fit into the longest request"] = 1
-    return found
+def problems(maps: Maps) -> list[Undetermined]:
+    """What could not be measured."""
+    every = [measured for by_setup in maps.values() for measured in by_setup.values()]
+    times = Counter(code_and_message(measured.undetermined) for measured in every if measured.undetermined)
+    if not times and not any(measured.points for measured in every):
+        times["nothing-fits", "no prompts fit into the longest request"] = 1
+    return [Undetermined(code=code, message=message, times=count) for (code, message), count in times.items()]
 
 
 def verdict_of(maps: Maps) -> str:
@@ -151,9 +149,7 @@ def hits_report(setups: Sequence[Setup], infos: dict[str, TargetInfo], maps: Map
             case: {name: [_entry(point) for point in measured.points] for name, measured in by_setup.items()}
             for case, by_setup in maps.items()
         },
-        "undetermined": [
-            {"code": code, "message": message, "times": times} for (code, message), times in problems(maps).items()
-        ],
+        "undetermined": undetermined(problems(maps)),
     }
 
 

@@ -11,6 +11,7 @@ from kvcheck.engines.buckets import Bucket
 from kvcheck.engines.campaign import CampaignResult
 from kvcheck.engines.crash import Crash
 from kvcheck.engines.shrink import feature_words
+from kvcheck.engines.tally import Undetermined
 from kvcheck.report.account import how_to_reproduce, show_account
 from kvcheck.report.campaign_json import campaign_report, undetermined
 from kvcheck.report.console import Screen
@@ -119,9 +120,9 @@ def reproduction_report(reproduction: Reproduction) -> dict[str, Any]:
     report = campaign_report(reproduction.result)
     found = {bucket.signature for bucket in reproduction.found}
     entries = report["violations"]
-    notes = [{"code": "remark", "message": text, "times": 1} for text in reproduction.remarks]
+    notes = [Undetermined(code="remark", message=text) for text in reproduction.remarks]
     if not found:
-        notes.insert(0, {"code": "not-reproduced", "message": f"{reproduction.crash.text}: not seen", "times": 1})
+        notes.insert(0, Undetermined(code="not-reproduced", message=f"{reproduction.crash.text}: not seen"))
     return {
         **report,
         "verdict": reproduction.verdict,
@@ -129,5 +130,5 @@ def reproduction_report(reproduction: Reproduction) -> dict[str, Any]:
         "topics": list(reproduction.result.plan.topics),
         "violations": [entry for entry in entries if entry["signature"] in found],
         "others": [entry for entry in entries if entry["signature"] not in found],
-        "undetermined": [*notes, *undetermined(reproduction.result.undetermined)],
+        "undetermined": undetermined([*notes, *reproduction.result.undetermined]),
     }

@@ -5,9 +5,11 @@ A known failure is suppressed, with its reason. What nothing can be said about m
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import kvcheck
 from kvcheck.engines.baseline import Known, Standing
@@ -104,7 +106,7 @@ def _result(
 def _location(place: Place | None, spec: str) -> dict[str, Any]:
     place = place or Place(SOMEWHERE, 0, "")
     physical = {
-        "artifactLocation": {"uri": f"{_folder(spec)}{place.file}", "uriBaseId": ROOT},
+        "artifactLocation": {"uri": quote(os.fsencode(f"{_folder(spec)}{place.file}")), "uriBaseId": ROOT},
         "region": {"startLine": max(1, place.line)},
     }
     location: dict[str, Any] = {"physicalLocation": physical}

@@ -133,6 +133,14 @@ def test_a_database_that_cannot_be_read_is_not_passed(toys: Any) -> None:
     assert [item["code"] for item in report["undetermined"]] == ["earlier-unread"]
 
 
+def test_the_database_of_the_environment_is_one_place(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVCHECK_DATABASE", str(Path("my db").absolute()))
+    toys("fail-x")
+    fuzz(runs=1)
+    assert Path("my db").is_dir()
+    assert not Path("kvcheck-out/database").exists()
+
+
 # ---- shards ----------------------------------------------------------------------------------------------------------
 
 

@@ -100,6 +100,22 @@ def test_a_full_disk(toys: Any, capsys: pytest.CaptureFixture[str], monkeypatch:
     assert run(["fuzz", "--target", "toy", "--runs", "1", "--jobs", "1", "--json", "f.json", "--fresh"]) == 2
 
 
+def test_a_full_disk_behind_stdout(
+    toys: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for label, status in (("fail-x", 1), ("a", 2)):
+        write_run(Path("run.json"), run_of(label))
+        with Path("/dev/full").open("w", encoding="utf-8") as full, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", full)
+            assert run(["replay", "run.json", "--target", "toy", "--json", "-"]) == status
+        told = capsys.readouterr().err
+        assert "broken" in told or status == 2
+        assert told.endswith("kvcheck: cannot write to stdout: No space left on device\n")
+    with Path("/dev/full").open("w", encoding="utf-8") as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        assert run(["layouts", "--json", "-"]) == 2
+
+
 def test_a_layout_from_a_file_that_the_target_does_not_support(toys: Any) -> None:
     toys("-")
     write_json(Path("layout.json"), TWO_GROUPS)
@@ -150,8 +166,22 @@ def test_shrink(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(read_run(Path("run.shrunk.json")).actions) == 1
     assert report_of("s.json")["violations"][0]["actions"] == 1
     assert "5 actions before" not in capsys.readouterr().err
+    assert run(["shrink", "run.json", "--target", "toy", "--out", "/dev/full", "--json", "s.json"]) == 1
+    captured = capsys.readouterr()
+    assert "its run could not be written" in captured.out
+    assert captured.err == "kvcheck: cannot write /dev/full: the disk is full\n"
+    assert report_of("s.json")["verdict"] == "violated"
     write_run(Path("run.json"), run_of("a"))
     assert run(["shrink", "run.json", "--target", "toy"]) == 0
+
+
+def test_shrink_keeps_the_violation_that_the_counterexample_is_about(
+    toys: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(Path("case/run.json"), run_of("fail-x"))
+    write_json(Path("case/expected.json"), {"version": 1, "expected": {}, "signature": "another one"})
+    assert run(["shrink", "case", "--target", "toy"]) == 3
+    assert "shows system.exception AssertionError fail, not another one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["targets", "layouts", "invariants", "witnesses"])
@@ -180,6 +210,7 @@ BAD_FILES = {
     "vast.json": run_text(run_of("a")).replace("[1,2,3]", "[1,2,9999999999999999999999]").encode(),
     "huge.json": run_text(run_of("a")).replace('"num_blocks":20', '"num_blocks":2000000').encode(),
 }
+TOO_LONG = "a-name-that-is-too-long" * 20
 WRONG = [
     ["nosuch"],
     ["--bad"],
@@ -203,7 +234,7 @@ WRONG = [
     ["replay", "z.json"],
     ["replay", "none.json"],
     ["replay", "."],
-    ["replay", "a-name-that-is-too-long" * 20],
+    ["replay", TOO_LONG],
     ["replay", "torn.json"],
     ["replay", "forged.json"],
     ["replay", "vast.json"],
@@ -212,6 +243,16 @@ WRONG = [
     ["replay", "good.json", "--json", "."],
     ["shrink", "good.json"],
     ["shrink", "x.json", "--target", "path:."],
+    ["shrink", "good.json", "--target", "model", "--out", TOO_LONG],
+    ["shrink", TOO_LONG, "--target", "model"],
+    ["fuzz", "--json", TOO_LONG],
+    ["fuzz", "--out", TOO_LONG],
+    ["fuzz", "--counterexamples", TOO_LONG],
+    ["fuzz", "--database", TOO_LONG],
+    ["fuzz", "--baseline", TOO_LONG, "--update-baseline"],
+    ["export", TOO_LONG, "--to", "html"],
+    ["bisect", "good.json", "--targets", ","],
+    ["bisect", "good.json", "--targets", ""],
     ["layouts", "show", "nosuch"],
     ["layouts", "show", "gptoss", "--release", "x"],
 ]
@@ -319,6 +360,27 @@ def test_an_interruption(labels: str, status: int, number: signal.Signals) -> No
     report = report_of("f.json")
     assert report["interrupted"]
     assert len(report["violations"]) == (status == 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_after_the_search_loses_nothing(
+    number: signal.Signals, toys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show = fuzz.show_accounts
+
+    def interrupted(*arguments: Any) -> None:
+        os.kill(os.getpid(), number)
+        assert report_of("f.json")["verdict"] == "violated"  # what nobody may lose is kept first
+        assert Path("kvcheck-out/database").is_dir()
+        show(*arguments)
+
+    toys("fail-x")
+    monkeypatch.setattr(fuzz, "show_accounts", interrupted)
+    before = signal.getsignal(number)
+    line = ["fuzz", "--target", "toy", "--runs", "1", "--jobs", "1", "--json", "f.json", "--sarif", "f.sarif"]
+    assert run(line) == 1
+    assert Path("f.sarif").exists()
+    assert signal.getsignal(number) == before
 
 
 def test_a_campaign_that_is_killed_has_kept_what_it_found() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,20 @@ def test_no_change(capsys: pytest.CaptureFixture[str]) -> None:
     assert "passed: head breaks nothing in these runs that base does not" in capsys.readouterr().out
 
 
+def test_an_interruption_after_the_comparison_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    show = command_module.show_comparison
+
+    def interrupted(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert Path("d.json").exists()
+        show(*arguments)
+
+    monkeypatch.setattr(command_module, "show_comparison", interrupted)
+    status, report = diff("model", "model", "--runs", "1", "--markdown", "d.md")
+    assert (status, report["verdict"], report["interrupted"]) == (0, "passed", False)
+    assert Path("d.md").exists()
+
+
 def test_a_layout_that_a_target_does_not_have() -> None:
     Path("layout.json").write_text(
         json.dumps(
@@ -84,13 +100,13 @@ def test_a_layout_that_a_target_does_not_have() -> None:
 def test_a_comment_that_cannot_be_written_is_not_passed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(_path: Path, _content: bytes) -> None:
+    def full(_path: Path, _text: str) -> None:
         raise OutputError("cannot write d.md: the disk is full")
 
-    monkeypatch.setattr(command_module, "write_whole", full)
+    monkeypatch.setattr(command_module, "write_text", full)
     status, report = diff("model", "model", "--markdown", "d.md")
     assert (status, report["verdict"]) == (2, "passed")
-    assert "the comment is lost: cannot write d.md: the disk is full" in capsys.readouterr().out
+    assert capsys.readouterr().err == "kvcheck: cannot write d.md: the disk is full\n"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from toys import LAYOUT, LOADER, SEARCHER, run_of
 
 from kvcheck.cli.commands import fuzz, replay
 from kvcheck.cli.main import run
-from kvcheck.engines import recording
+from kvcheck.engines import afterwards
 from kvcheck.engines.campaign import Plan
 from kvcheck.engines.watched import Watched
 from kvcheck.engines.workers import Limits
@@ -204,23 +204,10 @@ def test_pages_that_cannot_be_written_make_no_violation_undone(
         assert Path("c.json").exists()
 
 
-def test_whoever_interrupts_the_pages_keeps_the_report(
-    toys: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(_result: Any) -> None:
-        raise KeyboardInterrupt
-
-    toys("fail-x")
-    monkeypatch.setattr(fuzz, "recordings", interrupted)
-    assert run(FUZZ) == 1
-    assert capsys.readouterr().err == "kvcheck: interrupted\n"
-    assert Path("c.json").exists()
-
-
 def test_a_target_that_is_gone_costs_pages_only(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     toys("fail-x")
     monkeypatch.setattr("kvcheck.engines.campaign.Campaign._confirm", lambda _self, _watched, _bucket: None)
-    monkeypatch.setattr(recording, "Watched", _refused)
+    monkeypatch.setattr(afterwards, "Watched", _refused)
     assert run(FUZZ) == 1
     assert "system.exception AssertionError fail" in text_of("c.html")
     assert not Path("c-runs").exists()

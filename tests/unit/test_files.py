@@ -14,6 +14,7 @@ from toys import LAYOUT, run_of
 from kvcheck.files import (
     InputError,
     OutputError,
+    append_text,
     expected_verdicts,
     read_layout,
     read_run,
@@ -140,12 +141,36 @@ def test_a_link_is_followed_and_a_pipe_is_written_to(tmp_path: Path) -> None:
     write_whole(Path(os.devnull), b"text")
 
 
+def test_names_that_are_no_text_are_escaped(tmp_path: Path) -> None:
+    name = os.fsdecode(b"o\xff \xc3\xa4")
+    write_json(tmp_path / "x.json", {name: [name, 1.5, None]})
+    assert json.loads((tmp_path / "x.json").read_bytes()) == {name: [name, 1.5, None]}
+    append_text(tmp_path / "x.md", name)
+    assert (tmp_path / "x.md").read_text(encoding="utf-8") == "o\\udcff \u00e4"
+
+
 def test_what_cannot_be_written_is_known_beforehand(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     require_writable(tmp_path / "new" / "deep" / "x.json")
     for path in (tmp_path, tmp_path / "file" / "x.json"):
-        with pytest.raises(OutputError):
+        with pytest.raises(InputError):
             require_writable(path)
+    with pytest.raises(InputError, match="File name too long"):
+        require_writable(tmp_path / ("x" * 300))
+
+
+def test_a_file_is_replaced_in_its_folder_and_added_to_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setattr(os, "access", lambda path, _mode: path != tmp_path)
+    with pytest.raises(InputError, match="no permission"):
+        require_writable(file)
+    require_writable(file, appended=True)
+    require_writable(Path(os.devnull))
+    with pytest.raises(InputError, match="no permission"):
+        require_writable(tmp_path / "new", appended=True)
 
 
 def test_every_kind_of_action_comes_back(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from typing import Any, Literal
 import msgspec
 import pytest
 from junitparser import JUnitXml
-from toys import run_of
+from toys import LOADER, run_of
 
+from kvcheck.engines import afterwards
 from kvcheck.engines.baseline import Known, Standing, State
 from kvcheck.engines.buckets import Bucket
 from kvcheck.engines.campaign import CampaignResult, Plan
@@ -20,7 +21,9 @@ from kvcheck.engines.tally import Undetermined
 from kvcheck.files import json_text
 from kvcheck.invariants.registry import Violation, all_invariants
 from kvcheck.model.observation import TargetInfo
+from kvcheck.report.campaign_json import campaign_report
 from kvcheck.report.junit import junit_report
+from kvcheck.report.pages.campaign import campaign_page
 from kvcheck.report.sarif import SOMEWHERE, sarif_report
 from kvcheck.report.summary import summary_report
 from kvcheck.targets.places import Place
@@ -232,13 +235,44 @@ def test_sarif() -> None:
     assert sarif(result_of(NEW, OLD), places).invocations[0].execution_successful
 
 
-@pytest.mark.parametrize(("spec", "start"), [("path:.", ""), ("path:server", "server/"), ("path:/elsewhere", "")])
+@pytest.mark.parametrize(
+    ("spec", "start"),
+    [
+        ("path:.", ""),
+        ("path:server", "server/"),
+        ("path:my vllm#1/\u00e4", "my%20vllm%231/%C3%A4/"),
+        ("path:/elsewhere", ""),
+    ],
+)
 def test_sarif_points_to_the_checkout_from_here(
     spec: str, start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (found,) = sarif(result_of(NEW, spec=spec), {"new one": Place("vllm/a.py", 3, "f")}).results
     assert found.locations[0].physical_location.artifact_location.uri == f"{start}vllm/a.py"
+
+
+def test_a_place_that_is_not_known_in_time_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(afterwards, "MOST_SECONDS", 1.0)
+    stuck = msgspec.structs.replace(NEW, run=run_of("stuck"))
+    result = msgspec.structs.replace(
+        result_of(stuck, spec="toy"), plan=Plan(spec="toy", seed=5, out=Path("out"), loader=LOADER)
+    )
+    assert afterwards.places(result) == {}
+
+
+# ---- JSON and HTML ---------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_could_not_be_written_is_not_to_be_replayed() -> None:
+    (found,) = campaign_report(result_of(NEW))["violations"]
+    assert found["reproduce"] == "its run could not be written"
+
+
+def test_a_page_tells_known_failures_from_others() -> None:
+    _, new, old = campaign_page(result_of(NEW, OLD), [], {}).split('<td class="wrong"')
+    assert "known: no failure of this campaign" not in new
+    assert "known: no failure of this campaign" in old
 
 
 # ---- Markdown --------------------------------------------------------------------------------------------------------

@@ -48,13 +48,15 @@ def command(
         raise click.UsageError("--repo needs --good and --bad, and no --targets")
     if repo is None and (good or bad):
         raise click.UsageError("--good and --bad are commits of a --repo")
+    names = [name.strip() for name in (RELEASES if targets is None else targets).split(",") if name.strip()]
+    if not names:
+        raise click.UsageError("--targets names none")
     screen = screen_for(json_file, no_color)
     run = read_run(path)
     signature = signature or stated_signature(path)
     screen.line(f"run        {path}: {len(run.actions)} actions")
     screen.line(f"violation  {signature or 'any'}")
     if repo is None:
-        names = [name.strip() for name in (targets or RELEASES).split(",") if name.strip()]
         series = judged(names, _told(screen, lambda target: _judged(target, target, run, signature)), every)
         wrong: list[str] = []
         subjects: dict[str, str] = {}

@@ -9,23 +9,24 @@ from pathlib import Path
 
 import click
 
-from kvcheck.cli.interrupt import interruptible
+from kvcheck.cli.interrupt import answer_interruptions
 from kvcheck.cli.options import (
     RANDOM,
     color_option,
-    finish,
+    final_status,
+    folder_for,
     json_option,
     layout_of,
-    out_folder,
-    positive_seconds,
+    out_option,
     screen_for,
+    seconds_option,
+    seed_option,
+    write_report,
+    written,
 )
-from kvcheck.cli.status import UNDETERMINED, VIOLATED
 from kvcheck.engines.comparison import Comparison, Plan
-from kvcheck.engines.findings import campaign_folder
 from kvcheck.engines.measures import WORSE
-from kvcheck.engines.seeds import fresh_seed
-from kvcheck.files import OutputError, require_writable, write_whole
+from kvcheck.files import require_writable, write_text
 from kvcheck.report.comparison import comparison_report, markdown, show_comparison
 from kvcheck.report.console import LINE_SECONDS, Screen
 from kvcheck.report.info import info_text
@@ -53,14 +54,9 @@ def _limits(_context: click.Context, _parameter: click.Parameter, values: Sequen
 @click.option("--base", metavar="T", required=True, help=f"What is changed: {FORMS}.")
 @click.option("--head", metavar="T", required=True, help="What it is changed to.")
 @click.option("--layout", metavar="NAME|FILE|random", default=RANDOM, show_default=True, help="Layout of the servers.")
-@click.option(
-    "--seconds",
-    type=float,
-    callback=positive_seconds,
-    help="Compare for so long; shrinking may take as long again.  [default: 60, no limit if --runs is given]",
-)
+@seconds_option("Compare for so long; shrinking may take as long again.  [default: 60, no limit with --runs]")
 @click.option("--runs", type=click.IntRange(min=1), help="Stop after so many runs.")
-@click.option("--seed", type=click.IntRange(min=0), help="Seed of the runs.  [default: a random one, printed]")
+@seed_option
 @click.option(
     "--limit",
     "limits",
@@ -69,7 +65,7 @@ def _limits(_context: click.Context, _parameter: click.Parameter, values: Sequen
     callback=_limits,
     help="Violated too if this measure is worse by more than so many percent, such as hit_tokens=1.",
 )
-@click.option("--out", metavar="DIR", help="Folder for what is found.  [default: $KVCHECK_OUT or kvcheck-out]")
+@out_option
 @click.option("--markdown", "markdown_file", metavar="FILE", help="Write a comment for a pull request.")
 @json_option
 @color_option
@@ -79,7 +75,7 @@ def command(
     layout: str,
     seconds: float | None,
     runs: int | None,
-    seed: int | None,
+    seed: int,
     limits: dict[str, float],
     out: str | None,
     markdown_file: str | None,
@@ -93,15 +89,13 @@ def command(
     """
     screen = screen_for(json_file, no_color)
     infos = describe(base), describe(head)
-    seed = fresh_seed() if seed is None else seed
-    folder = campaign_folder(out_folder(out), head, seed, "diff", base)
-    for file in [folder / "run.json", *([Path(markdown_file)] if markdown_file is not None else [])]:
-        require_writable(file)
+    if markdown_file is not None:
+        require_writable(Path(markdown_file))
     plan = Plan(
         base=base,
         head=head,
         seed=seed,
-        out=folder,
+        out=folder_for(out, head, seed, "diff", base),
         infos=infos,
         layout=layout_of(layout, infos[1].version),
         seconds=DEFAULT_SECONDS if (seconds, runs) == (None, None) else seconds,
@@ -113,23 +107,13 @@ def command(
     screen.line(f"layout   {layout}")
     screen.line(f"seed     {seed}")
     comparison = Comparison(plan)
-    with interruptible(comparison, screen):
-        result = comparison.run(_from_time_to_time(screen))
+    answer_interruptions(comparison, screen)
+    result = comparison.run(_from_time_to_time(screen))
+    whole = written(lambda: write_report(json_file, comparison_report(result)))
+    if markdown_file is not None:
+        whole &= written(lambda: write_text(Path(markdown_file), markdown(result)))
     show_comparison(screen, result)
-    lost = _markdown_lost(markdown_file, markdown(result)) if markdown_file is not None else ""
-    if lost:
-        screen.line(lost, "yellow")
-    status = finish(json_file, comparison_report(result), result.verdict)
-    return UNDETERMINED if lost and status != VIOLATED else status
-
-
-def _markdown_lost(file: str, text: str) -> str:
-    """Write the comment; why it could not be written, if so."""
-    try:
-        write_whole(Path(file), text.encode())
-    except OutputError as error:
-        return f"the comment is lost: {error}"
-    return ""
+    return final_status(result.verdict, whole)
 
 
 def _from_time_to_time(screen: Screen) -> Callable[[Comparison], None]:

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import click
 
-from kvcheck.cli.interrupt import interruptible
+from kvcheck.cli.interrupt import answer_interruptions
 from kvcheck.cli.options import (
     color_option,
-    cores,
     finish,
+    jobs_option,
     json_option,
     out_folder,
-    positive_seconds,
+    out_option,
     screen_for,
+    seconds_option,
     target_option,
 )
 from kvcheck.engines.findings import Findings, folder_name
@@ -32,18 +33,16 @@ from kvcheck.targets.reference.target import MODEL, faults_of, is_model
 @click.command()
 @target_option(MODEL, note=" Only the model can be explored.")
 @click.option("--scope", "scopes", metavar="NAME|FILE", multiple=True, help="Only this scope; may be given again.")
-@click.option(
-    "--seconds", type=float, default=60.0, show_default=True, callback=positive_seconds, help="For each scope, at most."
-)
-@click.option("--jobs", type=click.IntRange(1, 1024), help="Worker processes.  [default: as many as there are cores]")
-@click.option("--out", metavar="DIR", help="Where runs are kept.  [default: $KVCHECK_OUT or kvcheck-out]")
+@seconds_option("For each scope, at most.", 60.0)
+@jobs_option
+@out_option
 @json_option
 @color_option
 def command(
     target: str,
     scopes: tuple[str, ...],
     seconds: float,
-    jobs: int | None,
+    jobs: int,
     out: str | None,
     json_file: str | None,
     no_color: bool,
@@ -66,9 +65,9 @@ def command(
         show_exploration(screen, told[result.scope], target)
 
     began = time.monotonic()
-    exploring = Exploring(target, seconds, jobs or cores(), tell)
-    with interruptible(exploring, screen):
-        exploring.run(list(chosen.items()))
+    exploring = Exploring(target, seconds, jobs, tell)
+    answer_interruptions(exploring, screen)
+    exploring.run(list(chosen.items()))
     if exploring.interrupted:
         screen.line("interrupted")
     reported = [told[name] for name in chosen]

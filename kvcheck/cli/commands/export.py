@@ -13,7 +13,7 @@ from kvcheck.cli.export_pages import page_of
 from kvcheck.cli.export_tests import name_of, own_test, server_test
 from kvcheck.cli.exported import Exported
 from kvcheck.cli.options import STDOUT, color_option, target_option
-from kvcheck.files import RUN_FILE, require_writable, write_text
+from kvcheck.files import require_writable, run_file, write_text
 from kvcheck.report.console import Screen
 from kvcheck.report.pages.render import require_extra
 
@@ -29,7 +29,7 @@ class Format(NamedTuple):
 
 
 def _beside(path: Path) -> Path:
-    return (path / RUN_FILE if path.is_dir() else path).with_suffix(".html")
+    return run_file(path).with_suffix(".html")
 
 
 def _test(path: Path) -> Path:

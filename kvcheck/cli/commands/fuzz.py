@@ -8,26 +8,29 @@ from pathlib import Path
 import click
 
 from kvcheck.cli.ci import Ci, CiOptions, ci_options, shard_of
-from kvcheck.cli.interrupt import interruptible
+from kvcheck.cli.interrupt import answer_interruptions
 from kvcheck.cli.options import (
     RANDOM,
     color_option,
-    cores,
-    finish,
+    final_status,
+    folder_for,
+    jobs_option,
     json_option,
     layout_of,
     out_folder,
-    positive_seconds,
+    out_option,
     screen_for,
+    seconds_option,
+    seed_option,
     target_option,
+    write_report,
+    written,
 )
-from kvcheck.cli.status import PASSED, UNDETERMINED
+from kvcheck.engines.afterwards import recordings
 from kvcheck.engines.buckets import Bucket
 from kvcheck.engines.campaign import Campaign, CampaignResult, Plan, Progress
-from kvcheck.engines.findings import ACCOUNT_FILE, campaign_folder
-from kvcheck.engines.recording import recordings
-from kvcheck.engines.seeds import fresh_seed
-from kvcheck.files import InputError, OutputError, one_line, require_writable, write_whole
+from kvcheck.engines.findings import ACCOUNT_FILE
+from kvcheck.files import InputError, OutputError, require_writable, write_text
 from kvcheck.model.actions import Level
 from kvcheck.model.observation import TargetInfo
 from kvcheck.report.account import account_text, show_account
@@ -53,17 +56,12 @@ SEARCHERS = {
 @click.command()
 @target_option(DEFAULT_TARGET)
 @click.option("--layout", metavar="NAME|FILE|random", default=RANDOM, show_default=True, help="Layout of the server.")
-@click.option(
-    "--seconds",
-    type=float,
-    callback=positive_seconds,
-    help="Search for so long; shrinking may add half of it.  [default: 60, no limit if --runs or --actions is given]",
-)
+@seconds_option("Search for so long; shrinking may add half of it.  [default: 60, no limit with --runs or --actions]")
 @click.option("--runs", type=click.IntRange(min=1), help="Stop after so many runs.")
 @click.option("--actions", type=click.IntRange(min=1), help="Stop after so many actions.")
-@click.option("--seed", type=click.IntRange(min=0), help="Seed of the campaign.  [default: a random one, printed]")
+@seed_option
 @click.option("--shard", metavar="I/N", callback=shard_of, help="Make the I-th of N parts of the campaign's runs.")
-@click.option("--jobs", type=click.IntRange(1, 1024), help="Worker processes.  [default: as many as there are cores]")
+@jobs_option
 @click.option(
     "--level",
     type=click.Choice(list(SEARCHERS)),
@@ -71,7 +69,7 @@ SEARCHERS = {
     show_default=True,
     help="Drive the whole scheduler, or only the cache manager.",
 )
-@click.option("--out", metavar="DIR", help="Folder for what is found.  [default: $KVCHECK_OUT or kvcheck-out]")
+@out_option
 @click.option(
     "--html",
     "html_file",
@@ -88,9 +86,9 @@ def command(
     seconds: float | None,
     runs: int | None,
     actions: int | None,
-    seed: int | None,
+    seed: int,
     shard: tuple[int, int],
-    jobs: int | None,
+    jobs: int,
     level: Level,
     out: str | None,
     html_file: Path | None,
@@ -113,11 +111,9 @@ def command(
         raise InputError("the model is driven at scheduler level only: name a release with --target")
     if level == "manager" and chosen is not None and (why := refusal(chosen)):
         raise InputError(f"{layout}: {why}")
-    seed = fresh_seed() if seed is None else seed
     kind = [text for text, plain in ((layout, RANDOM), (level, "scheduler")) if text != plain]
     kind += [f"shard {shard[0]} of {shard[1]}"] if shard[1] > 1 else []
-    folder = campaign_folder(out_folder(out), target, seed, *kind)
-    require_writable(folder / "run.json")
+    folder = folder_for(out, target, seed, *kind)
     plan = Plan(
         spec=target,
         seed=seed,
@@ -127,7 +123,7 @@ def command(
         seconds=DEFAULT_SECONDS if (seconds, runs, actions) == (None, None, None) else seconds,
         runs=runs,
         actions=actions,
-        jobs=jobs or cores(),
+        jobs=jobs,
         shard=shard,
         searcher=SEARCHERS[level],
     )
@@ -135,14 +131,15 @@ def command(
     show_header(screen, plan, info, layout)
     history = History()
     result = work(screen, plan, history)
+    report = campaign_report(result, job.conclude(result))
+    whole = written(lambda: write_report(json_file, report)) & written(lambda: job.keep(result))
     show_accounts(screen, result)
-    baseline = job.concluded(screen, result)
+    job.show(screen, result)
     show_verdict(screen, result)
-    written = job.write(result)
-    status = finish(json_file, campaign_report(result, baseline), result.verdict)
+    whole &= job.write(result)
     if html_file is not None:
-        written &= wrote_pages(html_file, result, history)
-    return UNDETERMINED if status == PASSED and not written else status
+        whole &= written(lambda: write_campaign_pages(html_file, result, history.whole(), recordings(result)))
+    return final_status(result.verdict, whole)
 
 
 def show_header(screen: Screen, plan: Plan, info: TargetInfo, layout: str) -> None:
@@ -160,7 +157,8 @@ def show_header(screen: Screen, plan: Plan, info: TargetInfo, layout: str) -> No
 def work(screen: Screen, plan: Plan, *watchers: Callable[[Progress], None]) -> CampaignResult:
     """The campaign, with its progress on the screen and told to these."""
     campaign = Campaign(plan)
-    with ProgressView(screen) as view, interruptible(campaign, screen):
+    answer_interruptions(campaign, screen)
+    with ProgressView(screen) as view:
 
         def tell(progress: Progress) -> None:
             view(progress)
@@ -182,19 +180,9 @@ def show_accounts(screen: Screen, result: CampaignResult) -> None:
             screen.line(f"[{number}] {bucket.signature} ({account.remark}): {account.reproduce}")
 
 
-def wrote_pages(file: Path, result: CampaignResult, history: History) -> bool:
-    """Write the pages; whether that could be done and was waited for."""
-    try:
-        write_campaign_pages(file, result, history.whole(), recordings(result))
-    except (OutputError, KeyboardInterrupt) as error:
-        click.echo(f"kvcheck: {one_line(error) if isinstance(error, OutputError) else 'interrupted'}", err=True)
-        return False
-    return True
-
-
 def keep_account(bucket: Bucket, spec: str) -> None:
     """The account as text, beside the run."""
     try:
-        write_whole(bucket.file.with_name(ACCOUNT_FILE), account_text(account_of(bucket, spec)).encode())
+        write_text(bucket.file.with_name(ACCOUNT_FILE), account_text(account_of(bucket, spec)))
     except OutputError:
         return  # the campaign has told already that nothing can be written here

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kvcheck.cli.options import color_option, finish, json_option, layout_of, screen_for, target_option
+from kvcheck.cli.options import color_option, finish, json_option, layout_of, screen_for, target_option, written
 from kvcheck.engines.hit_map import BY_NAME, CASES, Case, Measured, Setup, question, tail_of
 from kvcheck.engines.watched import Watched
 from kvcheck.files import InputError, require_writable
@@ -27,6 +27,7 @@ from kvcheck.report.hits import (
 )
 from kvcheck.report.hits_plot import SUFFIX, plot, require_plots
 from kvcheck.report.info import info_text
+from kvcheck.report.verdict import show_undetermined
 from kvcheck.targets.errors import FORMS
 from kvcheck.targets.loading import DEFAULT_TARGET, describe
 
@@ -76,10 +77,12 @@ def command(
         screen.line(f"         {line}" if index else f"layout   {layout}: {line}")
     maps = _measured(setups, infos, asked, tail or tail_of(setups[0].layout), up_to)
     _show(screen, setups, asked, maps)
+    whole = True
     if plot_file is not None:
-        plot(plot_file, asked, maps)
-        screen.line(f"drawn in {plot_file}")
-    return finish(json_file, hits_report(setups, infos, maps), verdict_of(maps))
+        whole = written(lambda: plot(plot_file, asked, maps))
+        if whole:
+            screen.line(f"drawn in {plot_file}")
+    return finish(json_file, hits_report(setups, infos, maps), verdict_of(maps), whole)
 
 
 def _setups(layout: str, target: str, infos: dict[str, TargetInfo], changes: Sequence[str]) -> list[Setup]:
@@ -124,8 +127,7 @@ def _show(screen: Screen, setups: Sequence[Setup], cases: Sequence[Case], maps: 
     for case in cases:
         show_case(screen, case, maps[case.name])
     show_summaries(screen, cases, setups, maps)
-    for (code, message), times in problems(maps).items():
-        screen.line(f"undetermined: {code}: {message}" + (f" ({times} times)" if times > 1 else ""), "yellow")
+    show_undetermined(screen, problems(maps))
     verdict = verdict_of(maps)
     meaning = "all was measured" if verdict == "passed" else "not all could be measured"
     points = sum(len(measured.points) for by_setup in maps.values() for measured in by_setup.values())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from kvcheck.cli.interrupt import interruptible
+from kvcheck.cli.interrupt import answer_interruptions
 from kvcheck.cli.options import color_option, finish, json_option, screen_for, target_option
 from kvcheck.files import InputError
 from kvcheck.prover.law import Law, all_laws
@@ -34,8 +34,8 @@ def command(laws: tuple[str, ...], target: str, json_file: str | None, no_color:
 
     began = time.monotonic()
     proving = Proving(target, lambda one: show_proof(screen, one))
-    with interruptible(proving, screen):
-        checked = proving.run(chosen)
+    answer_interruptions(proving, screen)
+    checked = proving.run(chosen)
     if proving.interrupted:
         screen.line(f"interrupted after {len(checked)} of {len(chosen)} laws")
     not_covered = uncovered(chosen, faults)

@@ -10,25 +10,25 @@ from typing import Any
 import click
 import msgspec
 
-from kvcheck.cli.options import color_option, finish, json_option, screen_for, target_option
-from kvcheck.cli.status import PASSED, UNDETERMINED
+from kvcheck.cli.options import color_option, finish, json_option, screen_for, target_option, written
 from kvcheck.engines.judging import RunResult, judge_trace
 from kvcheck.engines.retracing import retraceable
+from kvcheck.engines.tally import Undetermined
 from kvcheck.engines.watched import Watched, code_and_message
 from kvcheck.files import (
-    RUN_FILE,
     InputError,
     OutputError,
     expected_verdicts,
     one_line,
     read_run_or_trace,
     require_writable,
+    run_file,
     write_trace,
 )
 from kvcheck.model.actions import Arrive, Run
 from kvcheck.model.observation import TargetInfo, Trace
 from kvcheck.report.account import Account, replay_command, show_account
-from kvcheck.report.campaign_json import Core, resolved, violation_entry
+from kvcheck.report.campaign_json import Core, resolved, undetermined, violation_entry
 from kvcheck.report.console import Screen
 from kvcheck.report.info import info_text
 from kvcheck.report.verdict import show_replay_verdict
@@ -100,22 +100,20 @@ def command(path: Path, target: str | None, record: Path | None, json_file: str 
         run = found.run if isinstance(found, Trace) else found
         replay = judged_on_target(path, run, target or target_of(path))
     show(screen, replay)
-    lost = _not_recorded(record, replay.result.trace) if record is not None else ""
-    if record is not None:
-        screen.line(lost or f"recorded in {record}", "yellow")
-    status = finish(json_file, replay_report(replay), replay.verdict)
-    return UNDETERMINED if lost and status == PASSED else status
+    whole = record is None or written(lambda: _record(screen, record, replay.result.trace))
+    return finish(json_file, replay_report(replay), replay.verdict, whole)
 
 
-def _not_recorded(file: Path, trace: Trace | None) -> str:
-    """Write a recording; why it could not be written, if so. A violation is one all the same."""
+def _record(screen: Screen, file: Path, trace: Trace | None) -> None:
+    """Write what was seen.
+
+    Raises:
+        OutputError: that cannot be done.
+    """
     if trace is None:
-        return f"{file} was not written: the run gave no recording"
-    try:
-        write_trace(file, trace)
-    except OutputError as error:
-        return f"the recording is lost: {error}"
-    return ""
+        raise OutputError(f"cannot write {file}: the run gave no recording")
+    write_trace(file, trace)
+    screen.line(f"recorded in {file}", "yellow")
 
 
 def target_of(path: Path) -> str:
@@ -193,7 +191,7 @@ def judged_on_target(path: Path, run: Run, spec: str) -> Replay:
     finally:
         watched.close()
     return Replay(
-        file=path / RUN_FILE if path.is_dir() else path,
+        file=run_file(path),
         run=run,
         spec=spec,
         info=info,
@@ -232,7 +230,7 @@ def replay_report(replay: Replay) -> dict[str, Any]:
         seconds=round(replay.seconds, 3),
         interrupted=replay.interrupted,
         violations=[violation_entry(v, replay.run, replay.file, replay.spec) for v in result.violations],
-        undetermined=[{"code": code, "message": message, "times": 1}] if replay.undetermined else [],
+        undetermined=undetermined([Undetermined(code=code, message=message)] if replay.undetermined else []),
         witnesses={name: result.witnesses.get(name, 0) for name in sorted({*result.possible, *result.witnesses})},
         actions_by_kind=result.actions_by_kind,
     ).report(skipped=result.skipped)

@@ -11,21 +11,21 @@ from kvcheck.cli.commands.fuzz import keep_account, work
 from kvcheck.cli.options import (
     STDOUT,
     color_option,
-    cores,
     finish,
+    folder_for,
+    jobs_option,
     json_option,
     layout_of,
-    out_folder,
-    positive_seconds,
+    out_option,
     screen_for,
+    seconds_option,
+    seed_option,
     target_option,
 )
 from kvcheck.engines.campaign import Plan
 from kvcheck.engines.crash import Crash, crash_in
-from kvcheck.engines.findings import campaign_folder
-from kvcheck.engines.seeds import fresh_seed
 from kvcheck.engines.topics import mentioned, missing
-from kvcheck.files import InputError, require_writable
+from kvcheck.files import InputError
 from kvcheck.model.layout import Layout
 from kvcheck.report.describe import layout_lines
 from kvcheck.report.info import info_text
@@ -48,17 +48,10 @@ SEARCHER = "kvcheck.engines.directed:search"
     f"({STDOUT}: read it from stdin). What else it mentions directs the search.",
 )
 @target_option(NEWEST)
-@click.option(
-    "--seconds",
-    type=float,
-    default=DEFAULT_SECONDS,
-    show_default=True,
-    callback=positive_seconds,
-    help="Search for so long at most; shrinking may add half of it.",
-)
-@click.option("--seed", type=click.IntRange(min=0), help="Seed of the search.  [default: a random one, printed]")
-@click.option("--jobs", type=click.IntRange(1, 1024), help="Worker processes.  [default: as many as there are cores]")
-@click.option("--out", metavar="DIR", help="Folder for what is found.  [default: $KVCHECK_OUT or kvcheck-out]")
+@seconds_option("Search for so long at most; shrinking may add half of it.", DEFAULT_SECONDS)
+@seed_option
+@jobs_option
+@out_option
 @json_option
 @color_option
 def command(
@@ -66,8 +59,8 @@ def command(
     crash: str,
     target: str,
     seconds: float,
-    seed: int | None,
-    jobs: int | None,
+    seed: int,
+    jobs: int,
     out: str | None,
     json_file: str | None,
     no_color: bool,
@@ -85,17 +78,14 @@ def command(
     info = describe(target)
     chosen = layout_of(layout, info.version)
     topics = mentioned(text)
-    seed = fresh_seed() if seed is None else seed
-    folder = campaign_folder(out_folder(out), target, seed, "reproduce", layout)
-    require_writable(folder / "run.json")
     plan = Plan(
         spec=target,
         seed=seed,
-        out=folder,
+        out=folder_for(out, target, seed, "reproduce", layout),
         info=info,
         layout=chosen,
         seconds=seconds,
-        jobs=jobs or cores(),
+        jobs=jobs,
         searcher=SEARCHER,
         wanted=wanted,
         topics=topics,
@@ -109,10 +99,11 @@ def command(
     for remark in remarks:
         screen.line(remark, "yellow")
     reproduction = Reproduction(crash=wanted, result=work(screen, plan), remarks=remarks)
+    status = finish(json_file, reproduction_report(reproduction), reproduction.verdict)
     for bucket in reproduction.found:
         keep_account(bucket, target)
     show_reproduction(screen, reproduction)
-    return finish(json_file, reproduction_report(reproduction), reproduction.verdict)
+    return status
 
 
 def _remarks(target: str, layout: Layout | None, wanted: Crash, topics: Sequence[str]) -> Iterator[str]:

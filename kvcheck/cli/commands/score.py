@@ -8,33 +8,24 @@ import click
 import msgspec
 
 import kvcheck
-from kvcheck.cli.interrupt import interruptible
-from kvcheck.cli.options import color_option, cores, finish, json_option, positive_seconds, screen_for
+from kvcheck.cli.interrupt import answer_interruptions
+from kvcheck.cli.options import color_option, finish, jobs_option, json_option, screen_for, seconds_option
 from kvcheck.engines.score import Scored, Scoring, Summary, summaries
 from kvcheck.files import InputError
 from kvcheck.model.faults import FAULTS
 from kvcheck.report.console import Screen
-
-DEFAULT_SECONDS = 60.0
 
 
 @click.command()
 @click.option(
     "--fault", "faults", metavar="F", multiple=True, help="Only this fault; may be given again.  [default: all]"
 )
-@click.option(
-    "--seconds",
-    type=float,
-    default=DEFAULT_SECONDS,
-    show_default=True,
-    callback=positive_seconds,
-    help="Search for each fault for so long at most.",
-)
+@seconds_option("Search for each fault for so long at most.", 60.0)
 @click.option(
     "--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Search so many times, with other seeds."
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The first seed.")
-@click.option("--jobs", type=click.IntRange(1, 1024), help="Worker processes.  [default: as many as there are cores]")
+@jobs_option
 @json_option
 @color_option
 def command(
@@ -42,7 +33,7 @@ def command(
     seconds: float,
     seeds: int,
     seed: int,
-    jobs: int | None,
+    jobs: int,
     json_file: str | None,
     no_color: bool,
 ) -> int:
@@ -55,9 +46,9 @@ def command(
         raise InputError(f"no such fault: {', '.join(unknown)} (see kvcheck faults)")
     chosen = list(dict.fromkeys(faults)) or list(FAULTS)
     screen.line(f"faults   {len(chosen)}, {seeds} searches each of at most {seconds:g} s")
-    scoring = Scoring(seconds, jobs or cores(), lambda one: _tell(screen, one))
-    with interruptible(scoring, screen):
-        scored = scoring.run(chosen, range(seed, seed + seeds))
+    scoring = Scoring(seconds, jobs, lambda one: _tell(screen, one))
+    answer_interruptions(scoring, screen)
+    scored = scoring.run(chosen, range(seed, seed + seeds))
     every = summaries(scored)
     lost = [one.fault for one in every if one.seconds is None]
     verdict = "undetermined" if lost or scoring.interrupted else "passed"

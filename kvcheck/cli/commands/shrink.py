@@ -6,16 +6,25 @@ from pathlib import Path
 
 import click
 
-from kvcheck.cli.options import color_option, finish, json_option, positive_seconds, screen_for, target_option
+from kvcheck.cli.options import (
+    color_option,
+    finish,
+    json_option,
+    screen_for,
+    seconds_option,
+    target_option,
+    written,
+)
 from kvcheck.engines.campaign import SHRINK_SECONDS
 from kvcheck.engines.judging import RunResult
+from kvcheck.engines.tally import Undetermined
 from kvcheck.engines.watched import Watched, code_and_message
 from kvcheck.engines.worker_protocol import Shrunk
-from kvcheck.files import RUN_FILE, InputError, read_run, require_writable, write_run
+from kvcheck.files import InputError, read_run, require_writable, run_file, stated_signature, write_run
 from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Run
-from kvcheck.report.account import Account, replay_command, show_account
-from kvcheck.report.campaign_json import violation_entry
+from kvcheck.report.account import Account, how_to_reproduce, show_account
+from kvcheck.report.campaign_json import undetermined, violation_entry
 from kvcheck.report.console import Screen
 from kvcheck.report.verdict import show_replay_verdict
 from kvcheck.targets.loading import describe
@@ -24,8 +33,10 @@ from kvcheck.targets.loading import describe
 @click.command()
 @click.argument("path", metavar="RUN", type=click.Path(path_type=Path))
 @target_option(None, required=True)
-@click.option("--signature", metavar="TEXT", help="Which violation to keep.  [default: the first]")
-@click.option("--seconds", type=float, default=3 * SHRINK_SECONDS, show_default=True, callback=positive_seconds)
+@click.option(
+    "--signature", metavar="TEXT", help="Which violation to keep.  [default: the counterexample's or the first]"
+)
+@seconds_option("Shrink for so long at most.", 3 * SHRINK_SECONDS)
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="[default: RUN with .shrunk.json]")
 @json_option
 @color_option
@@ -40,10 +51,11 @@ def command(
 ) -> int:
     """Shrink a run that breaks an invariant: fewer actions, a plainer layout, fewer tokens."""
     screen = screen_for(json_file, no_color)
-    file = path / RUN_FILE if path.is_dir() else path
+    file = run_file(path)
     out = out or file.with_suffix(".shrunk.json")
     require_writable(out)
     run = read_run(path)
+    signature = signature or stated_signature(path)
     watched = Watched(target, expected=describe(target))
     try:
         before = watched.judge(run)
@@ -57,10 +69,10 @@ def command(
     last = next((v for v in after.violations if v.signature == violation.signature), None)
     if last is None:
         return _not_shown_again(screen, violation, json_file)
-    write_run(out, shrunk.run)
-    _show(screen, run, shrunk, last, after, replay_command(out, target))
+    whole = written(lambda: write_run(out, shrunk.run))
+    _show(screen, run, shrunk, last, after, how_to_reproduce(out, target))
     entry = violation_entry(last, shrunk.run, out, target, shrunk.needs)
-    return finish(json_file, {"version": 1, "verdict": "violated", "violations": [entry]}, "violated")
+    return finish(json_file, {"version": 1, "verdict": "violated", "violations": [entry]}, "violated", whole)
 
 
 def _chosen(file: Path, result: RunResult, signature: str | None) -> Violation | None:
@@ -75,8 +87,8 @@ def _chosen(file: Path, result: RunResult, signature: str | None) -> Violation |
 def _not_shown_again(screen: Screen, violation: Violation, json_file: str | None) -> int:
     message = f"{violation.signature}: not seen when the shrunk run was replayed"
     screen.line(message)
-    undetermined = [{"code": "not-reproducible", "message": message, "times": 1}]
-    return finish(json_file, {"version": 1, "verdict": "undetermined", "undetermined": undetermined}, "undetermined")
+    why = undetermined([Undetermined(code="not-reproducible", message=message)])
+    return finish(json_file, {"version": 1, "verdict": "undetermined", "undetermined": why}, "undetermined")
 
 
 def _nothing_to_shrink(screen: Screen, result: RunResult, json_file: str | None) -> int:
