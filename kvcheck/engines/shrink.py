@@ -24,7 +24,7 @@ from kvcheck.model.actions import (
     Schedule,
     Transfer,
 )
-from kvcheck.model.layout import Drafter, Layout, problems
+from kvcheck.model.layout import Connector, Drafter, Layout, problems
 
 StillFails = Callable[[Run], bool]
 Complexity = tuple[int, ...]
@@ -125,7 +125,7 @@ def complexity(run: Run) -> Complexity:
     return (
         len(run.actions),
         len(layout.groups),
-        len(_features(layout)) + sum(g.eagle for g in layout.groups),
+        len(_features(layout)) + len(_odd(layout.connector)) + sum(g.eagle for g in layout.groups),
         sum(_fuss(a) for a in run.actions),
         tokens + sum(a.max_tokens for a in arrivals),
         sum(g.block_size + g.window + g.chunk + g.speculative_blocks for g in layout.groups),
@@ -316,6 +316,9 @@ def _simpler_layouts(run: Run) -> Iterator[Run]:
         yield from _valid(_without_group(run, group))
     for name in _features(run.layout):
         yield from _valid(replace(run, layout=without_feature(run.layout, name)))
+    for name in _odd(run.layout.connector):
+        plainer = replace(run.layout.connector or Connector(), **{name: getattr(Connector(), name)})
+        yield from _valid(replace(run, layout=replace(run.layout, connector=plainer)))
     for i, spec in enumerate(run.layout.groups):
         if spec.eagle:
             yield from _valid(_with_group(run, i, eagle=False))
@@ -370,6 +373,12 @@ def _valid(run: Run) -> Iterator[Run]:
 
 def _features(layout: Layout) -> list[str]:
     return [name for name in _FEATURES if getattr(layout, name) != getattr(_DEFAULT, name)]
+
+
+def _odd(connector: Connector | None) -> list[str]:
+    """Fields of a connector that are not as they are by default."""
+    fields = connector.__struct_fields__ if connector is not None else ()
+    return [name for name in fields if getattr(connector, name) != getattr(Connector(), name)]
 
 
 def feature_words(layout: Layout) -> tuple[str, ...]:

@@ -44,6 +44,10 @@ SIMPLER: dict[str, tuple[Run, Run]] = {
     "fewer actions": (run_of(Arrive(label="a", prompt=(9,) * 40, max_tokens=20), Schedule()), BASE),
     "fewer groups": (replace(BASE, layout=layout_of(full(4), num_blocks=99)), BASE),
     "fewer features": (BASE, replace(BASE, layout=replace(LAYOUT, connector=Connector()))),
+    "a plainer connector": (
+        replace(BASE, layout=replace(LAYOUT, connector=Connector())),
+        replace(BASE, layout=replace(LAYOUT, connector=Connector(duplicates=True))),
+    ),
     "no overlap": (BASE, replace(BASE, layout=replace(LAYOUT, steps_in_flight=2))),
     "no salt": (BASE, run_of(replace(ARRIVE, salt="x"), Schedule(), Complete())),
     "no answers": (BASE, run_of(replace(ARRIVE, answers=(Answer(holds=4),)), Schedule(), Complete())),
@@ -110,6 +114,13 @@ def a_shared_prefix_of_three(run: Run) -> bool:
 
 def total(run: Run) -> int:
     return sum(len(action.prompt) for action in arrivals(run))
+
+
+def test_what_a_connector_needs_not_be_goes() -> None:
+    odd = Connector(role="consumer", divergent=True, failure="fail", duplicates=True, reports="request")
+    run = replace(BASE, layout=replace(LAYOUT, connector=odd))
+    small = shrink(run, lambda other: other.layout.connector is not None and other.layout.connector.divergent, SECONDS)
+    assert small.layout.connector == Connector(divergent=True)
 
 
 @pytest.mark.parametrize("seed", range(6))
