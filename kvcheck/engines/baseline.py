@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from kvcheck.files import VERSION, InputError, read_as, write_json
+from kvcheck.invariants.registry import all_invariants
 
 CLEAN_CAMPAIGNS = 3
 """How many campaigns a failure must stay away from to be called fixed."""
@@ -71,10 +72,15 @@ def read_baseline(file: Path, may_be_missing: bool = False) -> Baseline:
     if may_be_missing and not file.exists():
         return Baseline()
     baseline: Baseline = read_as(file, Baseline)
+    claims = {invariant.id for invariant in all_invariants()}
     signatures = [entry.signature for entry in baseline.known]
     for entry in baseline.known:
         if signatures.count(entry.signature) > 1:
             raise InputError(f"{file}: {entry.signature} is in it twice")
+        if entry.signature.partition(" ")[0] not in claims:
+            raise InputError(
+                f"{file}: {entry.signature!r} begins with no claim that is checked (see kvcheck invariants)"
+            )
         if not entry.reason.strip():
             raise InputError(f"{file}: {entry.signature} has no reason")
         if entry.clean_campaigns < 0:

@@ -55,18 +55,18 @@ def test_only_clean_campaigns_in_a_row_make_it_fixed() -> None:
 
 
 def test_an_update_counts_and_adds_and_changes_nobodys_words(tmp_path: Path) -> None:
-    before = Baseline(known=(entry("there", clean=2), entry("away", DAY - timedelta(days=9), 1)))
-    found = ["there", "new", "new"]
-    after = updated(standings(before, found, missed=["away"], day=DAY), found, "found", DAY)
+    before = Baseline(known=(entry("hits.skip a", clean=2), entry("hits.skip b", DAY - timedelta(days=9), 1)))
+    found = ["hits.skip a", "hits.skip c", "hits.skip c"]
+    after = updated(standings(before, found, missed=["hits.skip b"], day=DAY), found, "found", DAY)
     there, away, new = after.known
-    assert there == entry("there", clean=0)
-    assert away == entry("away", DAY - timedelta(days=9), clean=2)
-    assert (new.signature, new.reason, new.expires, new.clean_campaigns) == ("new", "found", DAY + GRACE, 0)
+    assert there == entry("hits.skip a", clean=0)
+    assert away == entry("hits.skip b", DAY - timedelta(days=9), clean=2)
+    assert (new.signature, new.reason, new.expires, new.clean_campaigns) == ("hits.skip c", "found", DAY + GRACE, 0)
     write_baseline(tmp_path / "b.json", after)
     assert read_baseline(tmp_path / "b.json") == after
 
 
-WHOLE = {"signature": "a", "reason": "why", "issue": "#1", "expires": "2026-03-31", "clean_campaigns": 0}
+WHOLE = {"signature": "hits.skip a", "reason": "why", "issue": "#1", "expires": "2026-03-31", "clean_campaigns": 0}
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,7 @@ WHOLE = {"signature": "a", "reason": "why", "issue": "#1", "expires": "2026-03-3
         [{**WHOLE, "reason": " "}],
         [{**WHOLE, "clean_campaigns": -1}],
         [WHOLE, WHOLE],
+        [{**WHOLE, "signature": "hits.skipped a"}],
         [{name: WHOLE[name] for name in ("signature", "reason")}],
         {},
     ],
@@ -91,7 +92,7 @@ def test_files_that_cannot_be_right(tmp_path: Path, entries: Any) -> None:
 def test_what_may_be_left_out(tmp_path: Path) -> None:
     file = tmp_path / "b.json"
     file.write_text(json.dumps({"version": 1, "known": [{k: WHOLE[k] for k in ("signature", "reason", "expires")}]}))
-    assert read_baseline(file).known == (msgspec.structs.replace(entry(), issue=""),)
+    assert read_baseline(file).known == (msgspec.structs.replace(entry("hits.skip a"), issue=""),)
     assert read_baseline(tmp_path / "none.json", may_be_missing=True) == Baseline()
     with pytest.raises(InputError):
         read_baseline(tmp_path / "none.json")
