@@ -143,15 +143,15 @@ class Ci:
 
     # ---- before the campaign -------------------------------------------------------------------------------------
 
-    def prepared(self, plan: Plan, layout: str, level: Level) -> Plan:
-        """The plan, with what is known and what is to be replayed first."""
+    def prepared(self, screen: Screen, plan: Plan, layout: str, level: Level) -> Plan:
+        """The plan, with what is known and what is to be replayed first. Folders that hold none of that are told."""
         self._family = family(plan.spec, layout, level)
-        earlier, unread = self._earlier(plan.spec, layout, level)
+        earlier, unread = self._earlier(screen, plan.spec, layout, level)
         return msgspec.structs.replace(
             plan, known=excused(self._baseline, self._day), earlier=in_order(earlier), unread=tuple(unread)
         )
 
-    def _earlier(self, spec: str, layout: str, level: Level) -> tuple[list[Earlier], list[str]]:
+    def _earlier(self, screen: Screen, spec: str, layout: str, level: Level) -> tuple[list[Earlier], list[str]]:
         if self.options.fresh:
             return [], []
         earlier, unread = stored_in(self._database, self._family)
@@ -159,7 +159,10 @@ class Ci:
         if not folders and layout == RANDOM and COUNTEREXAMPLES.is_dir():
             folders = (COUNTEREXAMPLES,)
         for folder in folders:
-            earlier += counterexamples_in(folder, spec, level)
+            found = counterexamples_in(folder, spec, level)
+            if not found:
+                screen.line(f"earlier  {folder} holds no counterexample of level {level}", "yellow")
+            earlier += found
         return earlier, unread
 
     # ---- after it ------------------------------------------------------------------------------------------------

@@ -104,6 +104,13 @@ def test_counterexamples_of_the_folder_are_replayed_and_confirmed(toys: Any) -> 
     assert fuzz("--layout", "gptoss")[1]["earlier"] == []
 
 
+def test_a_folder_without_counterexamples_is_told(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("none").mkdir()
+    toys("-")
+    assert fuzz("--counterexamples", "none", runs=1)[0] == 0
+    assert "earlier  none holds no counterexample of level scheduler" in capsys.readouterr().out
+
+
 def test_what_there_is_no_time_for_is_not_passed(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvcheck.engines.clock.EARLIER_SHARE", 0.0)
     write_run(Path("counterexamples/one/run.json"), run_of("a"))

@@ -127,7 +127,7 @@ def command(
         shard=shard,
         searcher=SEARCHERS[level],
     )
-    plan = job.prepared(plan, layout, level)
+    plan = job.prepared(screen, plan, layout, level)
     show_header(screen, plan, info, layout)
     history = History()
     result = work(screen, plan, history)
