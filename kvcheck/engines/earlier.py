@@ -93,9 +93,14 @@ def family(spec: str, layout: str, level: str) -> str:
 
 
 def in_order(earlier: Iterable[Earlier]) -> tuple[Earlier, ...]:
-    """Each run once, as one that this target has shown if it has; the shortest first, and hangs, which take their
-    time, last."""
-    by_run = {msgspec.json.encode((one.run, one.signature)): one for one in sorted(earlier, key=lambda e: e.was_shown)}
+    """Each run once, with all that is known of it; the shortest first, and hangs, which take their time, last."""
+    by_run: dict[bytes, Earlier] = {}
+    for one in earlier:
+        key = msgspec.json.encode((one.run, one.signature))
+        same = by_run.get(key, one)
+        by_run[key] = msgspec.structs.replace(
+            same, was_shown=same.was_shown or one.was_shown, shrunk=same.shrunk or one.shrunk
+        )
     return tuple(sorted(by_run.values(), key=lambda one: ((one.signature or "").startswith(HANG), complexity(one.run))))
 
 
