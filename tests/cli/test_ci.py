@@ -8,15 +8,18 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from junitparser import JUnitXml
-from toys import run_of
+from toys import LAYOUT, run_of
 
 from kvcheck.cli import ci
+from kvcheck.cli.commands import fuzz as fuzz_command
 from kvcheck.cli.main import run
 from kvcheck.engines.baseline import CLEAN_CAMPAIGNS, today
+from kvcheck.engines.campaign import CampaignResult
 from kvcheck.engines.seeds import index_in_shard
-from kvcheck.files import read_run, write_json, write_run
+from kvcheck.files import read_run, versioned, write_json, write_run
 
 FAIL = "system.exception AssertionError fail"
 OTHER = "hits.skip full"
@@ -207,7 +210,7 @@ def test_a_baseline_from_nothing_to_fixed_and_back(toys: Any, capsys: pytest.Cap
     assert fuzz(*arguments, "--counterexamples", ".")[0] == 1
     (entry,) = json.loads(Path("b.json").read_text())["known"]
     assert (entry["signature"], entry["expires"], entry["clean_campaigns"]) == (FAIL, "2026-04-30", 0)
-    assert "--seed 1" in entry["reason"]
+    assert "b.json: entries added: 1, taken out: 0, in all: 1\n" in capsys.readouterr().out
     Path("flag").unlink()
     assert fuzz("--baseline", "b.json")[0] == 0
     assert Path("flag").exists()  # the toy is mended
@@ -244,6 +247,45 @@ def test_only_a_campaign_that_says_something_counts(toys: Any) -> None:
     write_run(Path("case/run.json"), run_of("fall"))
     assert counted(*replayed) == 1  # it may stand behind what ends the run now
     assert "masked" in str(json.loads(Path("f.json").read_text())["earlier"])
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let something else come of campaigns; called with what changes."""
+    begin = fuzz_command.work
+
+    def let(change: Any) -> None:
+        monkeypatch.setattr(fuzz_command, "work", lambda *arguments: change(begin(*arguments)))
+
+    return let
+
+
+def test_an_interrupted_campaign_changes_no_baseline(toys: Any, work: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    toys("fail-x")
+    work(lambda result: msgspec.structs.replace(result, interrupted=True))
+    assert not fuzz("--baseline", "b.json", "--update-baseline", runs=1)[1]["baseline"]["updated"]
+    assert not Path("b.json").exists()
+    assert "b.json is left as it was: the campaign was interrupted\n" in capsys.readouterr().out
+
+
+def test_what_was_not_confirmed_is_not_called_known(toys: Any, work: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def without_time(result: CampaignResult) -> CampaignResult:
+        result.buckets[0].state = "found"
+        return result
+
+    toys("fail-x")
+    work(without_time)
+    assert fuzz("--baseline", "b.json", "--update-baseline", runs=1)[0] == 1
+    assert json.loads(Path("b.json").read_text())["known"] == []
+    assert "in all: 0; not added, for want of time to shrink and replay: 1" in capsys.readouterr().out
+
+
+def test_an_entry_says_how_to_see_it(toys: Any) -> None:
+    toys("fail-x")
+    write_json(Path("l.json"), versioned(LAYOUT))
+    fuzz("--baseline", "b.json", "--update-baseline", "--layout", "l.json", "--shard", "1/2", runs=1)
+    (entry,) = json.loads(Path("b.json").read_text())["known"]
+    assert entry["reason"].endswith("kvcheck fuzz --target toy --seed 1 --layout l.json --shard 1/2")
 
 
 # ---- reports ---------------------------------------------------------------------------------------------------------

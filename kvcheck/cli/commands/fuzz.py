@@ -136,7 +136,7 @@ def command(
     show_accounts(screen, result)
     job.show(screen, result)
     show_verdict(screen, result)
-    whole &= job.write(result)
+    whole &= job.write(screen, result)
     if html_file is not None:
         whole &= written(lambda: write_campaign_pages(html_file, result, history.whole(), recordings(result)))
     return final_status(result.verdict, whole)
