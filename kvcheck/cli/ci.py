@@ -61,6 +61,13 @@ class CiOptions(msgspec.Struct, frozen=True, kw_only=True):
     summary: Path | None
 
 
+def _only_one(_context: click.Context, _parameter: click.Parameter, files: tuple[Path, ...]) -> Path | None:
+    """Of two files one would be left out, and nobody would know."""
+    if len(files) > 1:
+        raise click.BadParameter("may be given only once")
+    return files[0] if files else None
+
+
 def _file(name: str, told: str, **more: Any) -> Callable[[Command], Command]:
     return click.option(name, type=click.Path(path_type=Path), metavar="FILE", help=told, **more)
 
@@ -82,7 +89,7 @@ _OPTIONS = (
         "the layouts are random]",
     ),
     click.option("--fresh", is_flag=True, help="Replay nothing first."),
-    _file("--baseline", "Known failures, which do not make the verdict violated."),
+    _file("--baseline", "Known failures, which do not make the verdict violated.", multiple=True, callback=_only_one),
     click.option("--update-baseline", is_flag=True, help="Write into that file what this campaign says of it."),
     _file("--junit", "Write a report as JUnit's XML."),
     _file("--sarif", "Write a report as SARIF, which points into the server's source."),
@@ -173,8 +180,9 @@ class Ci:
     def conclude(self, result: CampaignResult) -> dict[str, Any] | None:
         """What the campaign says of known failures, for the JSON report; None without a baseline."""
         shown = {bucket.signature for bucket in result.buckets}
-        not_shown = () if result.undetermined else missed(result.earlier)
-        self._standings = standings(self._baseline, shown, not_shown, self._day)
+        self._standings = standings(
+            self._baseline, shown, missed(result.earlier), whole=not result.undetermined, day=self._day
+        )
         if self.options.baseline is None:
             return None
         writes = self.options.update_baseline and not result.interrupted

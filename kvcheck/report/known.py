@@ -73,7 +73,8 @@ def standing_text(one: Standing, file: str) -> str:
         case State.BACK:
             return f"had stayed away from {entry.clean_campaigns} campaigns, and is excused no more ({_why(entry)})"
         case State.AWAY:
-            return f"not seen, in {one.clean_campaigns} of {CLEAN_CAMPAIGNS} clean campaigns"
+            this = f"; this one does not count: {one.uncounted}" if one.uncounted else ""
+            return f"not seen; {one.clean_campaigns} of {CLEAN_CAMPAIGNS} clean campaigns{this}"
         case State.FIXED:
             return f"not seen in {one.clean_campaigns} clean campaigns: take it out of {file}"
 

@@ -226,7 +226,7 @@ def test_a_baseline_from_nothing_to_fixed_and_back(toys: Any, capsys: pytest.Cap
     assert (status, report["baseline"]["back"]) == (1, [FAIL])
 
 
-def test_only_a_campaign_that_says_something_counts(toys: Any) -> None:
+def test_only_a_campaign_that_says_something_counts(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
     baseline(signature=OTHER)
     write_json(Path("case/expected.json"), {"version": 1, "expected": {"toy": "violated"}, "signature": OTHER})
     replayed = ("--counterexamples", ".")
@@ -238,6 +238,8 @@ def test_only_a_campaign_that_says_something_counts(toys: Any) -> None:
 
     toys("-")
     assert counted() == 0  # nobody has looked for it
+    told = "0 of 3 clean campaigns; this one does not count: no run that has shown this here was replayed to its end"
+    assert f"away: {OTHER}: not seen; {told}\n" in capsys.readouterr().out
     write_run(Path("case/run.json"), run_of("a"))
     assert counted("--fresh", *replayed) == 0
     toys("- crash")
@@ -329,6 +331,7 @@ WRONG = [
     ["--baseline", "none.json"],
     ["--baseline", "."],
     ["--baseline", "bad.json"],
+    ["--baseline", "b.json", "--baseline", "b.json", "--update-baseline"],
     ["--update-baseline"],
     ["--database", "ftp://x"],
     ["--database", "github:x"],

@@ -31,9 +31,10 @@ def entry(signature: str = "a", expires: date = DAY, clean: int = 0) -> Known:
     return Known(signature=signature, reason="why", issue="#1", expires=expires, clean_campaigns=clean)
 
 
-def state_of(known: Known, shown: bool, clean: bool = True) -> tuple[State, int]:
+def state_of(known: Known, shown: bool, clean: bool = True, whole: bool = True) -> tuple[State, int]:
     this = {known.signature}
-    (one,) = standings(Baseline(known=(known,)), this if shown else set(), this if clean else set(), DAY)
+    (one,) = standings(Baseline(known=(known,)), this if shown else set(), this if clean else set(), whole, DAY)
+    assert bool(one.uncounted) == (not shown and not (clean and whole))
     return one.state, one.clean_campaigns
 
 
@@ -47,6 +48,7 @@ def test_an_entry_excuses_up_to_its_last_day() -> None:
 def test_only_clean_campaigns_in_a_row_make_it_fixed() -> None:
     assert state_of(entry(clean=0), shown=False) == (State.AWAY, 1)
     assert state_of(entry(clean=1), shown=False, clean=False) == (State.AWAY, 1)
+    assert state_of(entry(clean=1), shown=False, whole=False) == (State.AWAY, 1)
     assert state_of(entry(clean=1), shown=True) == (State.KNOWN, 0)
     assert state_of(entry(clean=2), shown=False) == (State.FIXED, 3)
     assert state_of(entry(clean=2), shown=False, clean=False) == (State.AWAY, 2)
@@ -57,7 +59,7 @@ def test_only_clean_campaigns_in_a_row_make_it_fixed() -> None:
 def test_an_update_counts_and_adds_and_changes_nobodys_words(tmp_path: Path) -> None:
     before = Baseline(known=(entry("hits.skip a", clean=2), entry("hits.skip b", DAY - timedelta(days=9), 1)))
     found = ["hits.skip a", "hits.skip c", "hits.skip c"]
-    after = updated(standings(before, found, missed=["hits.skip b"], day=DAY), found, "found", DAY)
+    after = updated(standings(before, found, missed=["hits.skip b"], whole=True, day=DAY), found, "found", DAY)
     there, away, new = after.known
     assert there == entry("hits.skip a", clean=0)
     assert away == entry("hits.skip b", DAY - timedelta(days=9), clean=2)

@@ -57,7 +57,7 @@ SEARCHERS = {
 @target_option(DEFAULT_TARGET)
 @click.option("--layout", metavar="NAME|FILE|random", default=RANDOM, show_default=True, help="Layout of the server.")
 @seconds_option("Search for so long; shrinking may add half of it.  [default: 60, no limit with --runs or --actions]")
-@click.option("--runs", type=click.IntRange(min=1), help="Stop after so many runs.")
+@click.option("--runs", type=click.IntRange(min=1), help="Stop after so many runs; each shard makes so many.")
 @click.option("--actions", type=click.IntRange(min=1), help="Stop after so many actions.")
 @seed_option
 @click.option("--shard", metavar="I/N", callback=shard_of, help="Make the I-th of N parts of the campaign's runs.")
