@@ -127,6 +127,8 @@ class Ci:
         self._check_outputs()
         if options.update_baseline and options.baseline is None:
             raise InputError("--update-baseline needs a --baseline")
+        if options.fresh and options.counterexamples:
+            raise InputError("--fresh replays nothing: it cannot go with --counterexamples")
         self._day: date = today()
         self._baseline = Baseline()
         if options.baseline is not None:
