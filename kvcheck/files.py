@@ -45,6 +45,7 @@ class _Head(msgspec.Struct):
     observations: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     layout: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     groups: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    verdict: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Expected(msgspec.Struct):
@@ -67,6 +68,8 @@ def read_run_or_trace(path: Path) -> Run | Trace:
     file = run_file(path)
     raw = _bytes_of(file)
     head = _head(file, raw)
+    if head.verdict is not msgspec.UNSET:
+        raise InputError(f"{file}: a report, and not a run; the runs are in the files that it names")
     if head.observations is not msgspec.UNSET:
         trace = _decoded(file, raw, Trace)
         check_run(file, trace.run)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import shlex
 from collections.abc import Callable
 from datetime import date
 from functools import partial
@@ -35,7 +36,7 @@ from kvcheck.engines.earlier import Earlier, counterexamples_in, family, in_orde
 from kvcheck.files import InputError, OutputError, append_text, one_line, require_writable, write_json, write_whole
 from kvcheck.model.actions import Level
 from kvcheck.report.console import Screen
-from kvcheck.report.known import baseline_entry, show_earlier, show_known
+from kvcheck.report.known import baseline_entry, show_earlier, show_known, update_text
 from kvcheck.report.sarif import sarif_report
 from kvcheck.report.summary import summary_report
 
@@ -60,6 +61,13 @@ class CiOptions(msgspec.Struct, frozen=True, kw_only=True):
     summary: Path | None
 
 
+def _only_one(_context: click.Context, _parameter: click.Parameter, files: tuple[Path, ...]) -> Path | None:
+    """Of two files one would be left out, and nobody would know."""
+    if len(files) > 1:
+        raise click.BadParameter("may be given only once")
+    return files[0] if files else None
+
+
 def _file(name: str, told: str, **more: Any) -> Callable[[Command], Command]:
     return click.option(name, type=click.Path(path_type=Path), metavar="FILE", help=told, **more)
 
@@ -81,7 +89,7 @@ _OPTIONS = (
         "the layouts are random]",
     ),
     click.option("--fresh", is_flag=True, help="Replay nothing first."),
-    _file("--baseline", "Known failures, which do not make the verdict violated."),
+    _file("--baseline", "Known failures, which do not make the verdict violated.", multiple=True, callback=_only_one),
     click.option("--update-baseline", is_flag=True, help="Write into that file what this campaign says of it."),
     _file("--junit", "Write a report as JUnit's XML."),
     _file("--sarif", "Write a report as SARIF, which points into the server's source."),
@@ -119,6 +127,8 @@ class Ci:
         self._check_outputs()
         if options.update_baseline and options.baseline is None:
             raise InputError("--update-baseline needs a --baseline")
+        if options.fresh and options.counterexamples:
+            raise InputError("--fresh replays nothing: it cannot go with --counterexamples")
         self._day: date = today()
         self._baseline = Baseline()
         if options.baseline is not None:
@@ -126,6 +136,7 @@ class Ci:
         places = options.database or tuple(filter(None, [os.environ.get("KVCHECK_DATABASE")]))
         self._database: Database = open_database(places, out / DATABASE)
         self._family = ""
+        self._command = ""
         self._standings: list[Standing] = []
 
     def _check_outputs(self) -> None:
@@ -143,15 +154,16 @@ class Ci:
 
     # ---- before the campaign -------------------------------------------------------------------------------------
 
-    def prepared(self, plan: Plan, layout: str, level: Level) -> Plan:
-        """The plan, with what is known and what is to be replayed first."""
+    def prepared(self, screen: Screen, plan: Plan, layout: str, level: Level) -> Plan:
+        """The plan, with what is known and what is to be replayed first. Folders that hold none of that are told."""
         self._family = family(plan.spec, layout, level)
-        earlier, unread = self._earlier(plan.spec, layout, level)
+        self._command = _command_of(plan, layout, level)
+        earlier, unread = self._earlier(screen, plan.spec, layout, level)
         return msgspec.structs.replace(
             plan, known=excused(self._baseline, self._day), earlier=in_order(earlier), unread=tuple(unread)
         )
 
-    def _earlier(self, spec: str, layout: str, level: Level) -> tuple[list[Earlier], list[str]]:
+    def _earlier(self, screen: Screen, spec: str, layout: str, level: Level) -> tuple[list[Earlier], list[str]]:
         if self.options.fresh:
             return [], []
         earlier, unread = stored_in(self._database, self._family)
@@ -159,7 +171,10 @@ class Ci:
         if not folders and layout == RANDOM and COUNTEREXAMPLES.is_dir():
             folders = (COUNTEREXAMPLES,)
         for folder in folders:
-            earlier += counterexamples_in(folder, spec, level)
+            found = counterexamples_in(folder, spec, level)
+            if not found:
+                screen.line(f"earlier  {folder} holds no counterexample of level {level}", "yellow")
+            earlier += found
         return earlier, unread
 
     # ---- after it ------------------------------------------------------------------------------------------------
@@ -167,11 +182,13 @@ class Ci:
     def conclude(self, result: CampaignResult) -> dict[str, Any] | None:
         """What the campaign says of known failures, for the JSON report; None without a baseline."""
         shown = {bucket.signature for bucket in result.buckets}
-        not_shown = () if result.undetermined else missed(result.earlier)
-        self._standings = standings(self._baseline, shown, not_shown, self._day)
+        self._standings = standings(
+            self._baseline, shown, missed(result.earlier), whole=not result.undetermined, day=self._day
+        )
         if self.options.baseline is None:
             return None
-        return baseline_entry(self._standings, str(self.options.baseline), self.options.update_baseline)
+        writes = self.options.update_baseline and not result.interrupted
+        return baseline_entry(self._standings, str(self.options.baseline), writes)
 
     def show(self, screen: Screen, result: CampaignResult) -> None:
         """What came of earlier failures and of known ones."""
@@ -179,10 +196,11 @@ class Ci:
         if self.options.baseline is not None:
             show_known(screen, self._standings, str(self.options.baseline))
 
-    def write(self, result: CampaignResult) -> bool:
+    def write(self, screen: Screen, result: CampaignResult) -> bool:
         """Write the reports, and the baseline if it is to be updated; whether all could be written."""
-        writers = [self._write_baseline, self._write_junit, self._write_summary, self._write_sarif]
-        done = [written(partial(writer, result)) for writer in writers]  # each, whatever became of the others
+        done = [written(lambda: self._write_baseline(screen, result))]
+        writers = [self._write_junit, self._write_summary, self._write_sarif]
+        done += [written(partial(writer, result)) for writer in writers]  # each, whatever became of the others
         return all(done)
 
     def keep(self, result: CampaignResult) -> None:
@@ -194,13 +212,17 @@ class Ci:
         if not remember(self._database, self._family, result.buckets):
             raise OutputError(f"what was found is not kept for later campaigns: {self._database.error}")
 
-    def _write_baseline(self, result: CampaignResult) -> None:
-        if self.options.baseline is not None and self.options.update_baseline:
-            reason = (
-                f"nobody has said why yet; found by kvcheck fuzz --target {result.plan.spec} --seed {result.plan.seed}"
-            )
-            shown = [bucket.signature for bucket in result.buckets]
-            write_baseline(self.options.baseline, updated(self._standings, shown, reason, self._day))
+    def _write_baseline(self, screen: Screen, result: CampaignResult) -> None:
+        file = self.options.baseline
+        if file is None or not self.options.update_baseline:
+            return
+        if result.interrupted:
+            screen.line(f"{file} is left as it was: the campaign was interrupted", "yellow")
+            return
+        confirmed = [bucket.signature for bucket in result.buckets if bucket.state == "confirmed"]
+        baseline = updated(self._standings, confirmed, f"nobody has said why yet; found by {self._command}", self._day)
+        write_baseline(file, baseline)
+        screen.line(update_text(str(file), self._baseline, baseline, result))
 
     def _write_junit(self, result: CampaignResult) -> None:
         if self.options.junit is not None:
@@ -215,6 +237,15 @@ class Ci:
     def _write_sarif(self, result: CampaignResult) -> None:
         if self.options.sarif is not None:
             write_json(self.options.sarif, sarif_report(result, self._standings, places(result)))
+
+
+def _command_of(plan: Plan, layout: str, level: Level) -> str:
+    """The command that makes the runs of this campaign, as far as they do not depend on time."""
+    words = ["kvcheck", "fuzz", "--target", plan.spec, "--seed", str(plan.seed)]
+    words += ["--layout", layout] if layout != RANDOM else []
+    words += ["--level", level] if level != "scheduler" else []
+    words += ["--shard", "/".join(map(str, plan.shard))] if plan.shard != (1, 1) else []
+    return shlex.join(words)
 
 
 def shard_of(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from kvcheck.files import VERSION, InputError, read_as, write_json
+from kvcheck.invariants.registry import all_invariants
 
 CLEAN_CAMPAIGNS = 3
 """How many campaigns a failure must stay away from to be called fixed."""
@@ -50,11 +51,13 @@ class State(StrEnum):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """A known failure after a campaign; ``clean_campaigns`` counts this one."""
+    """A known failure after a campaign; ``clean_campaigns`` counts this one. ``uncounted``: if it was not shown, why
+    this campaign counts for nothing."""
 
     entry: Known
     state: State
     clean_campaigns: int
+    uncounted: str = ""
 
 
 def today() -> date:
@@ -71,10 +74,15 @@ def read_baseline(file: Path, may_be_missing: bool = False) -> Baseline:
     if may_be_missing and not file.exists():
         return Baseline()
     baseline: Baseline = read_as(file, Baseline)
+    claims = {invariant.id for invariant in all_invariants()}
     signatures = [entry.signature for entry in baseline.known]
     for entry in baseline.known:
         if signatures.count(entry.signature) > 1:
             raise InputError(f"{file}: {entry.signature} is in it twice")
+        if entry.signature.partition(" ")[0] not in claims:
+            raise InputError(
+                f"{file}: {entry.signature!r} begins with no claim that is checked (see kvcheck invariants)"
+            )
         if not entry.reason.strip():
             raise InputError(f"{file}: {entry.signature} has no reason")
         if entry.clean_campaigns < 0:
@@ -89,16 +97,25 @@ def excused(baseline: Baseline, day: date) -> frozenset[str]:
     )
 
 
-def standings(baseline: Baseline, shown: Collection[str], missed: Collection[str], day: date) -> list[Standing]:
+def standings(
+    baseline: Baseline, shown: Collection[str], missed: Collection[str], whole: bool, day: date
+) -> list[Standing]:
     """What a campaign that has shown these signatures says of each entry. ``missed``: those that it has looked for and
-    not shown; that it has not shown others says nothing of them."""
-    return [_standing(entry, entry.signature in shown, entry.signature in missed, day) for entry in baseline.known]
+    not shown; that it has not shown others says nothing of them. ``whole``: nothing of it was undetermined; if not, it
+    says nothing of what it has not shown."""
+
+    def uncounted(signature: str) -> str:
+        if not whole:
+            return "something of it is undetermined"
+        return "" if signature in missed else "no run that has shown this here was replayed to its end"
+
+    return [_standing(entry, entry.signature in shown, uncounted(entry.signature), day) for entry in baseline.known]
 
 
-def _standing(entry: Known, shown: bool, clean: bool, day: date) -> Standing:
+def _standing(entry: Known, shown: bool, uncounted: str, day: date) -> Standing:
     if not shown:
-        count = entry.clean_campaigns + clean
-        return Standing(entry, State.FIXED if count >= CLEAN_CAMPAIGNS else State.AWAY, count)
+        count = entry.clean_campaigns + (not uncounted)
+        return Standing(entry, State.FIXED if count >= CLEAN_CAMPAIGNS else State.AWAY, count, uncounted)
     if entry.clean_campaigns >= CLEAN_CAMPAIGNS:
         return Standing(entry, State.BACK, entry.clean_campaigns)
     return Standing(entry, State.KNOWN if day <= entry.expires else State.EXPIRED, 0)

@@ -116,8 +116,8 @@ class Campaign:
         self._tasks = threading.Condition()
         self._next_index = 0
         self._busy = 0
-        self._shrinking = 0
-        self._shrink_seconds = 0.0
+        self._on_found = 0
+        self._seconds_on_found = 0.0
         self._stopping = False
         self._error: BaseException | None = None
         self._info = plan.info
@@ -235,22 +235,27 @@ class Campaign:
                 self._tasks.notify_all()
 
     def _choose_task(self) -> Task | None:
-        """Earlier failures come first. Replaying comes before shrinking, and shrinking before searching, as far as it
-        may."""
+        """Earlier failures come first. What was found is shrunk and replayed before the search goes on, as far as that
+        may be."""
         if not self._clock.earlier_is_over and (number := self._earlier.take()) is not None:
             return lambda watched: self._earlier.replay(watched, number)
-        if (shrunk := self._buckets.take("shrunk", "confirming")) is not None:
-            return lambda watched: self._confirm(watched, shrunk)
         may_search = self._may_search()
-        if not may_search or self._may_shrink():
-            seconds = self._seconds_to_shrink()
-            if (found := self._buckets.take("found", "shrinking")) is not None:
-                self._shrinking += 1
-                return lambda watched: self._shrink(watched, found, seconds)
+        if (not may_search or self._may_work_on_found()) and (task := self._choose_found()) is not None:
+            self._on_found += 1
+            return lambda watched: self._work_on_found(watched, task)
         if may_search:
             index = index_in_shard(self.plan.shard, self._next_index)
             self._next_index += 1
             return lambda watched: self._search(watched, index)
+        return None
+
+    def _choose_found(self) -> Task | None:
+        """Of what was found: replaying what is short comes before shrinking."""
+        if (shrunk := self._buckets.take("shrunk", "confirming")) is not None:
+            return lambda watched: self._confirm(watched, shrunk)
+        seconds = self._seconds_to_shrink()
+        if (found := self._buckets.take("found", "shrinking")) is not None:
+            return lambda watched: self._shrink(watched, found, seconds)
         return None
 
     def _may_search(self) -> bool:
@@ -263,11 +268,11 @@ class Campaign:
             return False  # it is shrunk and replayed; if it does not show again, the search goes on
         return not self._clock.search_is_over
 
-    def _may_shrink(self) -> bool:
-        """While the search goes on, shrinking gets half of the workers at most, and half of the time."""
-        if self._shrinking >= max(1, self.plan.jobs // 2):
+    def _may_work_on_found(self) -> bool:
+        """While the search goes on, shrinking and replaying get half of the workers at most, and half of the time."""
+        if self._on_found >= max(1, self.plan.jobs // 2):
             return False
-        return self._shrink_seconds <= self._clock.elapsed * self.plan.jobs / 2
+        return self._seconds_on_found <= self._clock.elapsed * self.plan.jobs / 2
 
     def _seconds_to_shrink(self) -> float:
         share = self._clock.left * self.plan.jobs / max(1, self._buckets.waiting())
@@ -283,14 +288,17 @@ class Campaign:
         if result.undetermined:
             self._note_run(*code_and_message(result.undetermined), result.run, index)
 
-    def _shrink(self, watched: Watched, bucket: Bucket, seconds: float) -> None:
+    def _work_on_found(self, watched: Watched, task: Task) -> None:
         began = time.monotonic()
         try:
-            shrunk = watched.shrink(bucket.original, bucket.signature, seconds)
+            task(watched)
         finally:
             with self._tasks:
-                self._shrinking -= 1
-                self._shrink_seconds += time.monotonic() - began
+                self._on_found -= 1
+                self._seconds_on_found += time.monotonic() - began
+
+    def _shrink(self, watched: Watched, bucket: Bucket, seconds: float) -> None:
+        shrunk = watched.shrink(bucket.original, bucket.signature, seconds)
         bucket.run, bucket.needs, bucket.violation = shrunk.run, shrunk.needs, shrunk.violation or bucket.violation
         self._findings.save(bucket.signature, bucket.run)
         bucket.state = "shrunk"

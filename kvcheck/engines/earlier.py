@@ -67,11 +67,14 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 def missed(earlier: Iterable[Replayed]) -> frozenset[str]:
-    """Signatures that were looked for and not shown: every run that showed one was replayed, up to where it did."""
+    """Signatures that this target has shown and shows no more: every run that did was replayed, up to where it did. A
+    run that only other targets have shown says nothing: this one may show it by another."""
     found: dict[str | None, set[Outcome]] = {}
     for one in earlier:
         found.setdefault(one.earlier.signature, set()).add(one.outcome)
-    return frozenset(signature for signature, seen in found.items() if signature and seen <= _MISSED)
+    return frozenset(
+        signature for signature, seen in found.items() if signature and Outcome.GONE in seen and seen <= _MISSED
+    )
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,8 +93,14 @@ def family(spec: str, layout: str, level: str) -> str:
 
 
 def in_order(earlier: Iterable[Earlier]) -> tuple[Earlier, ...]:
-    """Each run once, the shortest first; hangs, which take their time, last."""
-    by_run = {msgspec.json.encode((one.run, one.signature)): one for one in earlier}
+    """Each run once, with all that is known of it; the shortest first, and hangs, which take their time, last."""
+    by_run: dict[bytes, Earlier] = {}
+    for one in earlier:
+        key = msgspec.json.encode((one.run, one.signature))
+        same = by_run.get(key, one)
+        by_run[key] = msgspec.structs.replace(
+            same, was_shown=same.was_shown or one.was_shown, shrunk=same.shrunk or one.shrunk
+        )
     return tuple(sorted(by_run.values(), key=lambda one: ((one.signature or "").startswith(HANG), complexity(one.run))))
 
 

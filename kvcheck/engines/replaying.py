@@ -40,7 +40,7 @@ class Replays:
             self._tally.note(code, f"{earlier.origin}: {message}")
 
     def _sort(self, earlier: Earlier, violation: Violation, result: RunResult) -> None:
-        """What was confirmed before and is shown again is confirmed; what is known to be short need not be shrunk."""
+        """What is short, was shown before and is shown again is confirmed; what is short need not be shrunk."""
         state: State = "found"
         if earlier.shrunk and earlier.signature == violation.signature:
             state = "confirmed" if earlier.was_shown else "shrunk"

@@ -42,16 +42,17 @@ def how_to_reproduce(path: Path, spec: str) -> str:
 def account_text(account: Account) -> str:
     """The account as plain text."""
     text = io.StringIO()
-    show_account(Screen(text, no_color=True), account, 1)
+    show_account(Screen(text, no_color=True), account)
     return text.getvalue().lstrip()
 
 
-def show_account(screen: Screen, account: Account, number: int) -> None:
-    """Print it."""
+def show_account(screen: Screen, account: Account, number: int | None = None) -> None:
+    """Print it. ``number``: which of several it is."""
     violation = account.violation
     screen.line()
     remark = f"  ({account.remark})" if account.remark else ""
-    screen.line(f"[{number}] {violation.signature}{remark}", "bold red")
+    which = f"[{number}] " if number is not None else ""
+    screen.line(f"{which}{violation.signature}{remark}", "bold red")
     for name, text in _facts(account):
         screen.line(f"  {name + ':' if name else '':<12}{text}")
     screen.line("  actions:")

@@ -27,12 +27,12 @@ def junit_report(result: CampaignResult, standings: Sequence[Standing]) -> bytes
     for case in _cases(result, standings):
         case.classname = name
         suite.add_testcase(case)
-    suite.time = result.seconds
+    suite.time = round(result.seconds, 3)
     for key, value in _properties(result).items():
         suite.add_property(key, _text(value))
     xml = JUnitXml("kvcheck")
     xml.add_testsuite(suite)
-    xml.time = result.seconds
+    xml.time = suite.time
     file = io.BytesIO()
     xml.write(file, pretty=True)
     return file.getvalue()

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from kvcheck.engines.baseline import CLEAN_CAMPAIGNS, Known, Standing, State
+from kvcheck.engines.baseline import CLEAN_CAMPAIGNS, Baseline, Known, Standing, State
 from kvcheck.engines.campaign import CampaignResult
 from kvcheck.engines.earlier import Outcome, Replayed
 from kvcheck.report.console import Screen
@@ -73,7 +73,8 @@ def standing_text(one: Standing, file: str) -> str:
         case State.BACK:
             return f"had stayed away from {entry.clean_campaigns} campaigns, and is excused no more ({_why(entry)})"
         case State.AWAY:
-            return f"not seen, in {one.clean_campaigns} of {CLEAN_CAMPAIGNS} clean campaigns"
+            this = f"; this one does not count: {one.uncounted}" if one.uncounted else ""
+            return f"not seen; {one.clean_campaigns} of {CLEAN_CAMPAIGNS} clean campaigns{this}"
         case State.FIXED:
             return f"not seen in {one.clean_campaigns} clean campaigns: take it out of {file}"
 
@@ -85,6 +86,15 @@ def known_text(entry: Known) -> str:
 
 def _why(entry: Known) -> str:
     return f"{entry.reason}, {entry.issue}" if entry.issue else entry.reason
+
+
+def update_text(file: str, before: Baseline, after: Baseline, result: CampaignResult) -> str:
+    """What an update did to the file."""
+    known = {entry.signature for entry in after.known}
+    missing = sum(bucket.signature not in known for bucket in result.buckets)
+    added = len(after.known) - len(before.known)
+    text = f"{file}: entries added: {added}, taken out: 0, in all: {len(after.known)}"
+    return text + f"; not added, for want of time to shrink and replay: {missing}" if missing else text
 
 
 def baseline_entry(standings: Sequence[Standing], file: str, updated: bool) -> dict[str, Any]:

@@ -8,17 +8,21 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from junitparser import JUnitXml
-from toys import run_of
+from toys import LAYOUT, run_of
 
 from kvcheck.cli import ci
+from kvcheck.cli.commands import fuzz as fuzz_command
 from kvcheck.cli.main import run
 from kvcheck.engines.baseline import CLEAN_CAMPAIGNS, today
+from kvcheck.engines.campaign import CampaignResult
 from kvcheck.engines.seeds import index_in_shard
-from kvcheck.files import read_run, write_json, write_run
+from kvcheck.files import read_run, versioned, write_json, write_run
 
 FAIL = "system.exception AssertionError fail"
+OTHER = "hits.skip full"
 FALL = "system.exception ValueError fall"
 TODAY = date(2026, 3, 31)
 
@@ -101,6 +105,13 @@ def test_counterexamples_of_the_folder_are_replayed_and_confirmed(toys: Any) -> 
     assert outcomes(report) == [(None, "not shown"), (FAIL, "shown")]
     assert [v["confirmed"] for v in report["violations"]] == [True]
     assert fuzz("--layout", "gptoss")[1]["earlier"] == []
+
+
+def test_a_folder_without_counterexamples_is_told(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("none").mkdir()
+    toys("-")
+    assert fuzz("--counterexamples", "none", runs=1)[0] == 0
+    assert "earlier  none holds no counterexample of level scheduler" in capsys.readouterr().out
 
 
 def test_what_there_is_no_time_for_is_not_passed(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +210,7 @@ def test_a_baseline_from_nothing_to_fixed_and_back(toys: Any, capsys: pytest.Cap
     assert fuzz(*arguments, "--counterexamples", ".")[0] == 1
     (entry,) = json.loads(Path("b.json").read_text())["known"]
     assert (entry["signature"], entry["expires"], entry["clean_campaigns"]) == (FAIL, "2026-04-30", 0)
-    assert "--seed 1" in entry["reason"]
+    assert "b.json: entries added: 1, taken out: 0, in all: 1\n" in capsys.readouterr().out
     Path("flag").unlink()
     assert fuzz("--baseline", "b.json")[0] == 0
     assert Path("flag").exists()  # the toy is mended
@@ -215,20 +226,22 @@ def test_a_baseline_from_nothing_to_fixed_and_back(toys: Any, capsys: pytest.Cap
     assert (status, report["baseline"]["back"]) == (1, [FAIL])
 
 
-def test_only_a_campaign_that_says_something_counts(toys: Any) -> None:
-    baseline(signature="other")
-    write_json(Path("case/expected.json"), {"version": 1, "expected": {"toy": "violated"}, "signature": "other"})
+def test_only_a_campaign_that_says_something_counts(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    baseline(signature=OTHER)
+    write_json(Path("case/expected.json"), {"version": 1, "expected": {"toy": "violated"}, "signature": OTHER})
     replayed = ("--counterexamples", ".")
 
     def counted(*arguments: str) -> int:
         report = fuzz("--baseline", "b.json", "--update-baseline", *arguments)[1]
-        count: int = report["baseline"]["clean_campaigns"]["other"]
+        count: int = report["baseline"]["clean_campaigns"][OTHER]
         return count
 
     toys("-")
     assert counted() == 0  # nobody has looked for it
+    told = "0 of 3 clean campaigns; this one does not count: no run that has shown this here was replayed to its end"
+    assert f"away: {OTHER}: not seen; {told}\n" in capsys.readouterr().out
     write_run(Path("case/run.json"), run_of("a"))
-    assert counted("--fresh", *replayed) == 0
+    assert counted("--fresh") == 0
     toys("- crash")
     assert counted(*replayed) == 0
     toys("-")
@@ -236,6 +249,45 @@ def test_only_a_campaign_that_says_something_counts(toys: Any) -> None:
     write_run(Path("case/run.json"), run_of("fall"))
     assert counted(*replayed) == 1  # it may stand behind what ends the run now
     assert "masked" in str(json.loads(Path("f.json").read_text())["earlier"])
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let something else come of campaigns; called with what changes."""
+    begin = fuzz_command.work
+
+    def let(change: Any) -> None:
+        monkeypatch.setattr(fuzz_command, "work", lambda *arguments: change(begin(*arguments)))
+
+    return let
+
+
+def test_an_interrupted_campaign_changes_no_baseline(toys: Any, work: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    toys("fail-x")
+    work(lambda result: msgspec.structs.replace(result, interrupted=True))
+    assert not fuzz("--baseline", "b.json", "--update-baseline", runs=1)[1]["baseline"]["updated"]
+    assert not Path("b.json").exists()
+    assert "b.json is left as it was: the campaign was interrupted\n" in capsys.readouterr().out
+
+
+def test_what_was_not_confirmed_is_not_called_known(toys: Any, work: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def without_time(result: CampaignResult) -> CampaignResult:
+        result.buckets[0].state = "found"
+        return result
+
+    toys("fail-x")
+    work(without_time)
+    assert fuzz("--baseline", "b.json", "--update-baseline", runs=1)[0] == 1
+    assert json.loads(Path("b.json").read_text())["known"] == []
+    assert "in all: 0; not added, for want of time to shrink and replay: 1" in capsys.readouterr().out
+
+
+def test_an_entry_says_how_to_see_it(toys: Any) -> None:
+    toys("fail-x")
+    write_json(Path("l.json"), versioned(LAYOUT))
+    fuzz("--baseline", "b.json", "--update-baseline", "--layout", "l.json", "--shard", "1/2", runs=1)
+    (entry,) = json.loads(Path("b.json").read_text())["known"]
+    assert entry["reason"].endswith("kvcheck fuzz --target toy --seed 1 --layout l.json --shard 1/2")
 
 
 # ---- reports ---------------------------------------------------------------------------------------------------------
@@ -279,10 +331,12 @@ WRONG = [
     ["--baseline", "none.json"],
     ["--baseline", "."],
     ["--baseline", "bad.json"],
+    ["--baseline", "b.json", "--baseline", "b.json", "--update-baseline"],
     ["--update-baseline"],
     ["--database", "ftp://x"],
     ["--database", "github:x"],
     ["--counterexamples", "none"],
+    ["--counterexamples", ".", "--fresh"],
     ["--junit", "."],
     ["--sarif", "file/x"],
     ["--summary", "."],

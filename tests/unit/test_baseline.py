@@ -31,9 +31,10 @@ def entry(signature: str = "a", expires: date = DAY, clean: int = 0) -> Known:
     return Known(signature=signature, reason="why", issue="#1", expires=expires, clean_campaigns=clean)
 
 
-def state_of(known: Known, shown: bool, clean: bool = True) -> tuple[State, int]:
+def state_of(known: Known, shown: bool, clean: bool = True, whole: bool = True) -> tuple[State, int]:
     this = {known.signature}
-    (one,) = standings(Baseline(known=(known,)), this if shown else set(), this if clean else set(), DAY)
+    (one,) = standings(Baseline(known=(known,)), this if shown else set(), this if clean else set(), whole, DAY)
+    assert bool(one.uncounted) == (not shown and not (clean and whole))
     return one.state, one.clean_campaigns
 
 
@@ -47,6 +48,7 @@ def test_an_entry_excuses_up_to_its_last_day() -> None:
 def test_only_clean_campaigns_in_a_row_make_it_fixed() -> None:
     assert state_of(entry(clean=0), shown=False) == (State.AWAY, 1)
     assert state_of(entry(clean=1), shown=False, clean=False) == (State.AWAY, 1)
+    assert state_of(entry(clean=1), shown=False, whole=False) == (State.AWAY, 1)
     assert state_of(entry(clean=1), shown=True) == (State.KNOWN, 0)
     assert state_of(entry(clean=2), shown=False) == (State.FIXED, 3)
     assert state_of(entry(clean=2), shown=False, clean=False) == (State.AWAY, 2)
@@ -55,18 +57,18 @@ def test_only_clean_campaigns_in_a_row_make_it_fixed() -> None:
 
 
 def test_an_update_counts_and_adds_and_changes_nobodys_words(tmp_path: Path) -> None:
-    before = Baseline(known=(entry("there", clean=2), entry("away", DAY - timedelta(days=9), 1)))
-    found = ["there", "new", "new"]
-    after = updated(standings(before, found, missed=["away"], day=DAY), found, "found", DAY)
+    before = Baseline(known=(entry("hits.skip a", clean=2), entry("hits.skip b", DAY - timedelta(days=9), 1)))
+    found = ["hits.skip a", "hits.skip c", "hits.skip c"]
+    after = updated(standings(before, found, missed=["hits.skip b"], whole=True, day=DAY), found, "found", DAY)
     there, away, new = after.known
-    assert there == entry("there", clean=0)
-    assert away == entry("away", DAY - timedelta(days=9), clean=2)
-    assert (new.signature, new.reason, new.expires, new.clean_campaigns) == ("new", "found", DAY + GRACE, 0)
+    assert there == entry("hits.skip a", clean=0)
+    assert away == entry("hits.skip b", DAY - timedelta(days=9), clean=2)
+    assert (new.signature, new.reason, new.expires, new.clean_campaigns) == ("hits.skip c", "found", DAY + GRACE, 0)
     write_baseline(tmp_path / "b.json", after)
     assert read_baseline(tmp_path / "b.json") == after
 
 
-WHOLE = {"signature": "a", "reason": "why", "issue": "#1", "expires": "2026-03-31", "clean_campaigns": 0}
+WHOLE = {"signature": "hits.skip a", "reason": "why", "issue": "#1", "expires": "2026-03-31", "clean_campaigns": 0}
 
 
 @pytest.mark.parametrize(
@@ -77,6 +79,7 @@ WHOLE = {"signature": "a", "reason": "why", "issue": "#1", "expires": "2026-03-3
         [{**WHOLE, "reason": " "}],
         [{**WHOLE, "clean_campaigns": -1}],
         [WHOLE, WHOLE],
+        [{**WHOLE, "signature": "hits.skipped a"}],
         [{name: WHOLE[name] for name in ("signature", "reason")}],
         {},
     ],
@@ -91,7 +94,7 @@ def test_files_that_cannot_be_right(tmp_path: Path, entries: Any) -> None:
 def test_what_may_be_left_out(tmp_path: Path) -> None:
     file = tmp_path / "b.json"
     file.write_text(json.dumps({"version": 1, "known": [{k: WHOLE[k] for k in ("signature", "reason", "expires")}]}))
-    assert read_baseline(file).known == (msgspec.structs.replace(entry(), issue=""),)
+    assert read_baseline(file).known == (msgspec.structs.replace(entry("hits.skip a"), issue=""),)
     assert read_baseline(tmp_path / "none.json", may_be_missing=True) == Baseline()
     with pytest.raises(InputError):
         read_baseline(tmp_path / "none.json")

@@ -110,6 +110,17 @@ def test_a_bucket_whose_run_does_not_happen_again_takes_another(tmp_path: Path) 
     assert buckets.all() == ()
 
 
+def test_replaying_what_earlier_campaigns_found_leaves_time_for_the_search(tmp_path: Path) -> None:
+    one = campaign(tmp_path, jobs=2)
+    for name in "abc":
+        violation = Violation("system.exception", "crash", "x", f"system.exception {name}", 0)
+        one._buckets.sort(violation, run_of(name), None, state="shrunk")
+    assert one._choose_task()
+    assert one._choose_task()
+    assert [bucket.state for bucket in one._buckets.all()].count("confirming") == 1
+    assert one._next_index == 1
+
+
 def test_a_run_that_is_found_while_another_is_given_up_is_not_deleted_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

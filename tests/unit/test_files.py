@@ -71,6 +71,7 @@ BAD = {
     "": "truncated",
     '"text"': "Expected `object`",
     "{}": "neither a run nor a trace",
+    '{"version": 1, "kvcheck": "1", "verdict": "passed", "actions": 7}': "a report, and not a run",
     '{"version": 1, "layout": 5}': "Expected `object`, got `int`",
     '{"version": 2, "layout": {}, "actions": []}': "version 2 is not known",
     '{"version": "1", "actions": []}': "Expected `int`",

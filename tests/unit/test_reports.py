@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from datetime import date
 from pathlib import Path
 from typing import Any, Literal
@@ -86,7 +87,13 @@ def test_junit() -> None:
     assert found["new one"].type == "crash"
     assert found["new one"].message == STRANGE.replace("\uffff", "\ufffd").replace("\x00", "\ufffd")
     assert "kvcheck replay" in found["new one"].text or "could not be written" in found["new one"].text
+    assert found["new one"].text.startswith("new one")
     assert found["known one"].message == "known: why, #7, excused until 2026-03-31"
+
+
+def test_junit_has_times_of_few_digits() -> None:
+    xml = junit_report(msgspec.structs.replace(result_of(), seconds=1.0 / 3), STANDINGS).decode()
+    assert set(re.findall(r' time="([^"]*)"', xml)) == {"0.333", "0.0"}
 
 
 # ---- SARIF -----------------------------------------------------------------------------------------------------------

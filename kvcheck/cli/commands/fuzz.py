@@ -57,7 +57,7 @@ SEARCHERS = {
 @target_option(DEFAULT_TARGET)
 @click.option("--layout", metavar="NAME|FILE|random", default=RANDOM, show_default=True, help="Layout of the server.")
 @seconds_option("Search for so long; shrinking may add half of it.  [default: 60, no limit with --runs or --actions]")
-@click.option("--runs", type=click.IntRange(min=1), help="Stop after so many runs.")
+@click.option("--runs", type=click.IntRange(min=1), help="Stop after so many runs; each shard makes so many.")
 @click.option("--actions", type=click.IntRange(min=1), help="Stop after so many actions.")
 @seed_option
 @click.option("--shard", metavar="I/N", callback=shard_of, help="Make the I-th of N parts of the campaign's runs.")
@@ -127,7 +127,7 @@ def command(
         shard=shard,
         searcher=SEARCHERS[level],
     )
-    plan = job.prepared(plan, layout, level)
+    plan = job.prepared(screen, plan, layout, level)
     show_header(screen, plan, info, layout)
     history = History()
     result = work(screen, plan, history)
@@ -136,7 +136,7 @@ def command(
     show_accounts(screen, result)
     job.show(screen, result)
     show_verdict(screen, result)
-    whole &= job.write(result)
+    whole &= job.write(screen, result)
     if html_file is not None:
         whole &= written(lambda: write_campaign_pages(html_file, result, history.whole(), recordings(result)))
     return final_status(result.verdict, whole)
