@@ -128,6 +128,12 @@ class Server:
         """Which of its answers a request gets next; the last one repeats."""
         return min(asked, max(0, len(self.execution.arrivals[label].answers) - 1))
 
+    def _says_later(self, label: str, asked: int) -> bool:
+        """Whether the connector says "ask later" when it is asked for this request next. What it said last is no part of
+        a state."""
+        answers = self.execution.arrivals[label].answers
+        return bool(answers) and answers[self._next(label, asked)].holds is None
+
     # ---- moves ---------------------------------------------------------------------------------------------------
 
     def moves(self) -> Iterator[Action]:
@@ -186,8 +192,10 @@ class Server:
         A load that fails again and again is not the server's fault.
         """
         execution, server = self.execution, self.session.scheduler
+        asked = dict(self._state.script.asked)
         later = any(
-            answer.holds is None for label, (_, answer) in self._state.script.answers if label in server.requests
+            request.status in (Status.WAITING, Status.PREEMPTED) and self._says_later(label, asked.get(label, 0))
+            for label, request in server.requests.items()
         )
         works = any(request.status not in (Status.IDLE, Status.HELD) for request in server.requests.values())
         loads = [load for load in self.shadow.loads.values() if load.arrives is None and "transfer" in self.scope.also]

@@ -14,6 +14,7 @@ from kvcheck.files import InputError
 from kvcheck.invariants.registry import REGISTRY, all_invariants
 from kvcheck.model.faults import FAULTS
 
+ROOT = Path(__file__).parents[2]
 SIZES = {
     "connector": (1900, 4296, 19),
     "copy-on-write": (2852, 6432, 16),
@@ -211,3 +212,19 @@ def test_a_layout_that_the_model_cannot_express_is_undetermined(tmp_path: Path) 
     result = counted(tmp_path, {"groups": [{"kind": "full", "block_size": 2}, mamba]}, [{"label": "a", "prompt": [1]}])
     assert (result.verdict, result.states) == ("undetermined", 0)
     assert "checkpoints" in result.undetermined
+
+
+def test_a_stall_behind_a_connector_that_once_said_later_is_found(tmp_path: Path) -> None:
+    """What the connector said last is no part of a state, so it must not decide what the server does next."""
+    run = json.loads((ROOT / "counterexamples" / "waiting-load-holds-blocks" / "run.json").read_text())
+    requests = [
+        {key: value for key, value in action.items() if key != "type"}
+        for action in run["actions"]
+        if action["type"] == "arrive"
+    ]
+    whole = {"world": "server", "version": 1, "what": "", "layout": run["layout"], "requests": requests}
+    file = tmp_path / "scope.json"
+    file.write_text(json.dumps({**whole, "also": ["transfer"]}))
+    (shown,) = explore("x", scope_of(str(file)), "model+finished-load-not-preempted", lambda: True).shown
+    assert (shown.replays, shown.violation.invariant) == (True, "progress.frozen")
+    assert explore("x", scope_of(str(file)), "model", lambda: True).verdict == "passed"

@@ -18,10 +18,10 @@ def is_model(spec: str) -> bool:
     return spec == MODEL or spec.startswith((MODEL + "+", MODEL + "@"))
 
 
-def _parts(spec: str) -> tuple[str, list[str]]:
+def _parts(spec: str) -> tuple[str | None, list[str]]:
     """The release whose mistakes are on, if any, and the faults that are named."""
     release, *names = spec.removeprefix(MODEL).split("+")
-    return release.removeprefix("@"), names
+    return release.removeprefix("@") if release else None, names
 
 
 def faults_of(spec: str) -> Faults:
@@ -32,7 +32,7 @@ def faults_of(spec: str) -> Faults:
     """
     release, names = _parts(spec)
     try:
-        return faults_on([*(of_release(release) if release else ()), *names])
+        return faults_on([*(of_release(release) if release is not None else ()), *names])
     except ValueError as error:
         raise TargetError(f"{spec}: {error}") from error
 
@@ -44,7 +44,7 @@ def describe_model(spec: str) -> TargetInfo:
         TargetError: it names a fault or a release that is not known.
     """
     faults_of(spec)
-    return TargetInfo(spec=spec, version=_parts(spec)[0], origin="the reference model", mode=MODEL)
+    return TargetInfo(spec=spec, version=_parts(spec)[0] or "", origin="the reference model", mode=MODEL)
 
 
 class ReferenceTarget:
