@@ -119,5 +119,7 @@ def facts(scope: Scope) -> dict[str, Any]:
         return {"pool": f"{scope.pool.blocks} blocks, {scope.pool.requests} requests of up to {scope.pool.columns}"}
     return {
         "requests": ", ".join(f"{r.label} ({len(r.prompt)} tokens)" for r in scope.requests),
-        "moves": ", ".join(["arrivals", "passes", "completions", *scope.also]),
+        "moves": ", ".join(
+            ["arrivals in this order" if scope.in_order else "arrivals", "passes", "completions", *scope.also]
+        ),
     }

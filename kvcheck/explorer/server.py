@@ -129,8 +129,8 @@ class Server:
         return min(asked, max(0, len(self.execution.arrivals[label].answers) - 1))
 
     def _says_later(self, label: str, asked: int) -> bool:
-        """Whether the connector says "ask later" when it is asked for this request next. What it said last is no part of
-        a state."""
+        """Whether the connector says "ask later" when it is asked for this request next. What it said last is no part
+        of a state."""
         answers = self.execution.arrivals[label].answers
         return bool(answers) and answers[self._next(label, asked)].holds is None
 

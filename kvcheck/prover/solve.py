@@ -6,9 +6,11 @@ Unknown is never taken for proved, and neither is a law whose premises cannot be
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import z3
@@ -62,6 +64,23 @@ def prove(law: Law, faults: Faults, limit: int = LIMIT) -> Proof:
     """
     use_terms()
     began = time.monotonic()
+    try:
+        proof = _most_general(law, faults, limit)
+    except Exception as error:  # noqa: BLE001  laws are edited by hand, and a mistake in one hides no other
+        proof = Proof(law, Result.UNKNOWN, "")
+        proof.why = f"cannot be said: {_told(error)}; laws are made of what model/arith.py has"
+    proof.seconds = time.monotonic() - began
+    return proof
+
+
+def _told(error: Exception) -> str:
+    """An exception and where it was raised, without what belongs to Z3."""
+    ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "z3" not in Path(frame.filename).parts]
+    return f"{type(error).__name__}: {error} ({Path(ours[-1].filename).name}:{ours[-1].lineno})"
+
+
+def _most_general(law: Law, faults: Faults, limit: int) -> Proof:
+    """The proof in the most general numbers that decide it."""
     large: Proof | None = None
     for encodings in _kinds(law, faults):
         symbolic = isinstance(encodings[0], Symbolic)
@@ -72,7 +91,6 @@ def prove(law: Law, faults: Faults, limit: int = LIMIT) -> Proof:
             break
     if proof.result is not Result.REFUTED and large is not None:
         proof = large
-    proof.seconds = time.monotonic() - began
     return proof
 
 

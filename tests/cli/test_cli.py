@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -438,3 +439,21 @@ def _read_all(descriptor: int) -> str:
         parts.append(part)
     os.close(descriptor)
     return b"".join(parts).decode()
+
+
+def test_a_model_that_cannot_be_imported_is_no_violation(tmp_path: Path) -> None:
+    for name in ("model", "invariants", "kvcheck"):
+        shutil.copytree(
+            Path(__file__).parents[2] / name,
+            tmp_path / name,
+            symlinks=True,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+    with (tmp_path / "model" / "laws.py").open("a") as laws:
+        laws.write("def (\n")
+    line = [sys.executable, "-m", "kvcheck", "laws"]
+    done = subprocess.run(
+        line, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("kvcheck: cannot be loaded: SyntaxError: invalid syntax (laws.py, line ")

@@ -17,6 +17,7 @@ from kvcheck.model.faults import NO_FAULTS, faults_on
 from kvcheck.prover import solve
 from kvcheck.prover.check import Checked, Proving, uncovered, verdict
 from kvcheck.prover.law import Law, all_laws
+from kvcheck.prover.lookups import LAYOUTS
 from kvcheck.prover.replay import replay
 from kvcheck.prover.solve import Proof, Result, prove
 from kvcheck.prover.statement import Statement
@@ -115,6 +116,31 @@ def test_what_cannot_be_said_or_decided_in_some_numbers_is_said_in_others(
     proof = prove(law_of(says), NO_FAULTS, limit=1_500_000)
     assert proof.result is Result.PROVED
     assert proof.sizes.startswith(sizes)
+
+
+def branching(s: Statement) -> None:
+    n = s.count("n")
+    if n > 3:
+        s.claim("it counts", n >= 0)
+
+
+def dividing(s: Statement) -> None:
+    n = s.count("n")
+    s.claim("it counts", n // 2 >= 0)
+
+
+def misspelt(s: Statement) -> None:
+    s.claim("it counts", s.cuont("n") >= 0)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("says", [branching, dividing, misspelt])
+@pytest.mark.parametrize("fields", [{}, {"layouts": LAYOUTS[:1]}])
+def test_a_law_that_is_written_in_ordinary_python_is_unknown_and_says_where(
+    says: Callable[[Statement], None], fields: dict[str, Any]
+) -> None:
+    proof = proof_of(says, **fields)
+    assert proof.result is Result.UNKNOWN
+    assert "test_prover.py:" in proof.why or "cannot be said in these numbers" in proof.why
 
 
 def test_a_counterexample_that_does_not_replay_is_undetermined() -> None:
