@@ -29,7 +29,7 @@ from kvcheck.targets.base import Target, UnsupportedLayout
 from kvcheck.targets.failures import HarnessError
 
 MOST_LENGTHS = 100
-"""Lengths that one case is measured at, but for those beside boundaries."""
+"""So many lengths are all measured; of more, those beside boundaries, if these are no more."""
 MOST_TURNS = 24
 LONGEST_ANSWER = 64
 """Tokens of an answer in a conversation, at most."""
@@ -111,17 +111,25 @@ def tail_of(layout: Layout) -> int:
 
 def question(layouts: Sequence[Layout], case: Case, tail: int, up_to: int | None = None) -> Question:
     """What to ask of servers with these layouts, the same of all: short of, at and past each boundary up to some
-    scheduler blocks and where windows, chunks and steps end; with ``up_to``, lengths up to there."""
+    scheduler blocks and where windows, chunks and steps end; with ``up_to``, each boundary up to there; all lengths
+    if they are few."""
     room = min(layout.max_model_len for layout in layouts) - 1 - (tail if case.tails else 0)
     whole = BLOCKS * max(layout.scheduler_block for layout in layouts)
     last = max(0, min(room, whole if up_to is None else up_to))
-    lengths = {mark + side for layout in layouts for mark in _marks(layout) for side in (-1, 0, 1)}
+    lengths = {1, last, *(mark + side for layout in layouts for mark in _marks(layout) for side in (-1, 0, 1))}
     if up_to is not None:
         room = last
-        lengths.update(range(0, last + 1, layouts[0].granularity))
-    if last <= MOST_LENGTHS:
-        lengths.update(range(last + 1))
-    return Question(case.name, tuple(sorted(length for length in {1, last, *lengths} if 0 < length <= room)), tail)
+        lengths.update(_boundaries(last, min(layout.granularity for layout in layouts)))
+    asked = sorted(length for length in lengths if 0 < length <= room)
+    if asked and asked[-1] <= MOST_LENGTHS:
+        asked = list(range(1, asked[-1] + 1))
+    return Question(case.name, tuple(asked), tail)
+
+
+def _boundaries(last: int, size: int) -> Iterator[int]:
+    """Multiples of a size up to ``last``, and what is beside them, if these are not too many."""
+    sides = (-1, 0, 1) if last <= MOST_LENGTHS * size else (0,)
+    return (mark + side for mark in range(0, last + 2, size) for side in sides)
 
 
 def _marks(layout: Layout) -> Iterator[int]:
@@ -267,11 +275,20 @@ def _conversation(target: Target, layout: Layout, asked: Question) -> Iterator[P
 
 
 class Stair(msgspec.Struct, frozen=True):
-    """Lengths, one after the other, that hit nothing, or as much as they can, or less and for one reason: the first and
-    the last of them. ``lost``: they could hit more."""
+    """Lengths, one measured after the other, that hit nothing, or as much as they can, or less and for one reason.
+    ``lost``: they could hit more."""
 
-    first: Point
-    last: Point
+    points: tuple[Point, ...]
+
+    @property
+    def first(self) -> Point:
+        """The shortest."""
+        return self.points[0]
+
+    @property
+    def last(self) -> Point:
+        """The longest."""
+        return self.points[-1]
 
     @property
     def lost(self) -> bool:
@@ -287,14 +304,15 @@ class Stair(msgspec.Struct, frozen=True):
         return point.hit == point.most and bool(last.hit) == bool(point.hit)
 
 
-def stairs(points: Iterable[Point]) -> list[Stair]:
-    """The steps of a map."""
+def stairs(points: Iterable[Point], unit: int = 0) -> list[Stair]:
+    """The steps of a map. None goes on over more than ``unit`` tokens that were not measured; 0: over any number."""
     found: list[Stair] = []
     for point in points:
-        if found and found[-1].takes(point):
-            found[-1] = Stair(found[-1].first, point)
+        near = bool(found) and (not unit or point.shared - found[-1].last.shared <= unit)
+        if near and found[-1].takes(point):
+            found[-1] = Stair((*found[-1].points, point))
         else:
-            found.append(Stair(point, point))
+            found.append(Stair((point,)))
     return found
 
 

@@ -40,7 +40,10 @@ def test_a_layout_whose_prompts_stay_below_its_boundary_hits_nothing_and_is_told
     assert {point["hit"] for point in points} == {0}
     shown = capsys.readouterr().out
     assert "hits are multiples of 528 tokens: all blocks have 528 (R1.7)" in shown
-    assert "the same prompt again: nothing up to 511 shared tokens hits: hits are multiples of 528 (R3.6)" in shown
+    assert (
+        "the same prompt again: nothing measured up to 511 shared tokens hits: hits are multiples of 528 (R3.6)"
+        in shown
+    )
 
 
 def test_changes_of_a_layout_and_other_targets_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,6 +85,19 @@ def test_hits_are_drawn(tmp_path: Path) -> None:
     drawn = Path("h.svg").read_text()
     assert drawn.count('class="series lines"') == 2 * 3
     assert "with match-unit=2" in drawn
+
+
+def test_lengths_that_were_not_measured_are_told_and_not_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    sized = {**SHORT, "groups": [{"kind": kind, "block_size": 64} for kind in ("mamba", "full")], "token_budget": 1024}
+    Path("sized.json").write_text(json.dumps({**sized, "max_model_len": 2048, "num_blocks": 100}))
+    assert run(["hits", "--layout", "sized.json", "--case", "shared", "--plot", "h.svg"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["2", "of", "1", "to", "63", "0", "0"] in [row[:7] for row in rows]
+    assert ["258", "to", "1022", "not", "measured"] in rows
+    assert any("nothing measured below" in " ".join(row) for row in rows)
+    drawn = Path("h.svg").read_text()
+    assert "series lines" not in drawn
+    assert drawn.count('class="series dots"') == 2
 
 
 def test_without_the_extra_a_drawing_is_refused(

@@ -173,11 +173,20 @@ def test_prompts_below_the_one_usable_boundary_hit_nothing() -> None:
 def test_small_layouts_are_measured_at_every_length_and_large_ones_beside_boundaries() -> None:
     small = question([lay(full(4))], BY_NAME["again"], 4)
     assert small.lengths == tuple(range(1, 18))
+    chunks = question([replace(lay(full(8), mamba(8)), token_budget=32)], BY_NAME["again"], 8)
+    assert chunks.lengths == tuple(range(1, 42))  # also between scheduler blocks and the ends of steps
     sized = lay(full(528), mamba(528), max_model_len=100_000, token_budget=8192)
     large = question([sized], BY_NAME["again"], 528)
     assert {527, 528, 529, 2111, 2112, 2113, 8191, 8192, 8193} <= set(large.lengths)
     assert len(large.lengths) < 40
     assert question([sized], BY_NAME["again"], 528, up_to=600).lengths[-1] == 600
+
+
+def test_up_to_the_end_that_was_chosen_each_boundary_is_measured_and_what_is_beside_it() -> None:
+    sized = lay(full(16), window(16, 64), max_model_len=100_000)
+    lengths = question([sized], BY_NAME["again"], 16, up_to=512).lengths
+    assert {mark + side for mark in range(16, 512, 16) for side in (-1, 0, 1)} | {511, 512} <= set(lengths)
+    assert len(lengths) < 120
 
 
 def test_prompts_that_do_not_fit_are_not_asked() -> None:
@@ -230,6 +239,12 @@ def test_lengths_that_hit_alike_make_one_stair() -> None:
         (9, 14, True),
         (15, 15, True),
     ]
+
+
+def test_no_stair_goes_on_over_a_boundary_that_was_not_measured() -> None:
+    points = [Point(at, at, 0, 0, "none") for at in (1, 3, 5, 6, 10)]
+    spans = [(stair.first.shared, stair.last.shared) for stair in stairs(points, unit=2)]
+    assert spans == [(1, 6), (10, 10)]
 
 
 # ---- changes of a layout ---------------------------------------------------------------------------------------------
