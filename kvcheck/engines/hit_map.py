@@ -41,6 +41,8 @@ OTHER = 1_000_000
 replace = msgspec.structs.replace
 Sent = tuple[tuple[int, ...], int]
 """A prompt, and the length of its answer."""
+Said = tuple[int, int]
+"""How many of a prompt's first tokens were computed for earlier requests, and how many were known of them."""
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -184,23 +186,24 @@ class Server:
         self._earlier = Earlier()
         self._bounds: dict[str, Bound] = {}
 
-    def serve(self, label: str, prompt: tuple[int, ...], answer: int, shared: int) -> Point:
-        """Let a request come and wait for its end; ``shared`` of its tokens were computed before.
+    def serve(self, label: str, prompt: tuple[int, ...], answer: int, shared: int, known: int) -> Point:
+        """Let a request come and wait for its end; ``shared`` of its tokens were computed before, and ``known``.
 
         Raises:
             NotServed: it has none.
         """
-        self._apply(Arrive(label=label, prompt=prompt, max_tokens=answer), shared)
+        said = shared, known
+        self._apply(Arrive(label=label, prompt=prompt, max_tokens=answer), said)
         for _ in range(2 * (len(prompt) + answer) + 8):
             for action in (Schedule(), Complete()):
-                seen = self._apply(action, shared)
+                seen = self._apply(action, said)
             if seen.view is not None and label not in seen.view.requests:
                 if label not in self._bounds:
                     raise NotServed("a request ended before it was admitted")
                 return Point(shared, len(prompt), *self._bounds[label])
         raise NotServed(f"a prompt of {len(prompt)} tokens comes to no end")
 
-    def _apply(self, action: Action, shared: int) -> Observation:
+    def _apply(self, action: Action, said: Said) -> Observation:
         moment = self._execution.apply(action)
         seen, ledger = moment.observation, self._ledger
         if seen.failure is not None:
@@ -208,15 +211,15 @@ class Server:
         ledger.begin(moment)
         for event in seen.log:
             if isinstance(event, Begin) and not event.computed:
-                self._bounds[event.label] = self._why(event, shared)
+                self._bounds[event.label] = self._why(event, *said)
             ledger.apply(event)
         ledger.end(moment)
         self._earlier.stops.update(_ends(seen.plan.requests) if seen.plan else ())
         return seen
 
-    def _why(self, begin: Begin, shared: int) -> Bound:
+    def _why(self, begin: Begin, shared: int, known: int) -> Bound:
         prompt = len(self._ledger.arrivals[begin.label].prompt)
-        most, why_most = longest_possible(self._ledger, shared, prompt)
+        most, why_most = longest_possible(self._ledger, shared, known, prompt)
         if begin.local >= most:
             return Bound(begin.local, most, why_most)
         return Bound(begin.local, most, reason(self._ledger, self._earlier, begin.label, begin.local, most, prompt - 1))
@@ -254,8 +257,9 @@ def _each(target: Target, layout: Layout, asked: Question, case: Case) -> Iterat
     for shared in asked.lengths:
         sent = _prompts(case, shared, asked.tail)
         server = Server(target, layout, sent)
-        points = [server.serve(f"r{number}", prompt, answer, shared) for number, (prompt, answer) in enumerate(sent)]
-        yield points[-1]
+        for number, (prompt, answer) in enumerate(sent):
+            point = server.serve(f"r{number}", prompt, answer, shared, shared)
+        yield point
 
 
 def _conversation(target: Target, layout: Layout, asked: Question) -> Iterator[Point]:
@@ -263,12 +267,12 @@ def _conversation(target: Target, layout: Layout, asked: Question) -> Iterator[P
     turns = _turns(layout, asked.tail, max(asked.lengths, default=0))
     if not turns:
         return
-    server, shared = Server(target, layout, turns), 0
+    server, known = Server(target, layout, turns), 0
     for number, (prompt, answer) in enumerate(turns):
-        point = server.serve(f"r{number}", prompt, answer, shared)
+        point = server.serve(f"r{number}", prompt, answer, max(0, known - 1), known)
         if number:
             yield point
-        shared = len(prompt) + answer - 1
+        known = len(prompt) + answer
 
 
 # ---- stairs ----------------------------------------------------------------------------------------------------------

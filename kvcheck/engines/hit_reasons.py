@@ -61,18 +61,19 @@ def _why_whole(layout: Layout) -> str:
     return f"; not finer, as {names(layout, coarse)} cannot be looked up inside a block (R2.12, R3.2)" if coarse else ""
 
 
-def longest_possible(ledger: Ledger, shared: int, prompt: int) -> tuple[int, str]:
-    """The longest hit that a server can give which has computed the first ``shared`` tokens of this prompt, and the
-    rule that stands against a longer one."""
+def longest_possible(ledger: Ledger, shared: int, known: int, prompt: int) -> tuple[int, str]:
+    """The longest hit that a server can give which has computed the first ``shared`` tokens of this prompt, and knew
+    the first ``known`` (the last one of an answer is known and not computed), and the rule that stands against a longer
+    one."""
     layout, ahead = ledger.layout, ledger.promises.hash_lookahead
     if not layout.caching:
         return 0, "prefix caching is off"
     unit_ = granularity(layout, ledger.promises)
-    hashed = f"a key covers the next {ahead} tokens too (R12.18)"
+    hashed = f"a key covers the next {'token' if ahead == 1 else f'{ahead} tokens'} too (R12.18)"
     limits = (
         (shared, f"hits are multiples of {unit_} (R3.6)"),
         (prompt - 1, "the last token is always computed (R4.1)"),
-        (shared - ahead, hashed),
+        (known - ahead, hashed),
         (prompt - ahead, hashed),
     )
     most = max(0, round_down(min(limit for limit, _ in limits), unit_))
