@@ -81,27 +81,37 @@ def longest_possible(ledger: Ledger, shared: int, known: int, prompt: int) -> tu
 
 
 def reason(ledger: Ledger, earlier: Earlier, label: str, hit: int, most: int, cap: int) -> str:
-    """Why a request did not hit ``most`` tokens but ``hit``: what the groups that serve nothing longer lack; if each
-    of them serves something longer, what each has at most."""
-    layout = ledger.layout
-    step = granularity(layout, ledger.promises)
+    """Why a request did not hit ``most`` tokens but ``hit``: for each length between, a group that lacks something.
+
+    From ``most`` down, those groups are named that serve nothing for the longest stretch, and below it, where they serve
+    something again, those that serve nothing there.
+    """
     missed = longest_hit(ledger, ledger.keys, label, cap, hit)
     if missed > hit:
         return f"every group has what a hit of {missed} needs, and it was not found: a defect (hits.complete, R4.3)"
-    reaching = {
-        group: next(
-            (length for length in range(most, hit, -step) if serves(ledger, ledger.keys, label, group, length, cap)),
-            hit,
-        )
-        for group in range(len(layout.groups))
+    told: list[str] = []
+    length = most
+    while length > hit:
+        served = _served(ledger, label, range(length, hit, -granularity(ledger.layout, ledger.promises)), cap)
+        least = min(served.values())
+        below = "" if length == most else f" up to {length}"
+        own = "" if (least, length) == (hit, most) else f"{f'no more than {least}' if least else 'nothing'}{below}, "
+        lacking: dict[str, list[int]] = {}
+        for group in (group for group, longest in served.items() if longest == least):
+            lacking.setdefault(own + _lack(ledger, earlier, label, group, hit, length, cap), []).append(group)
+        told += [f"{names(ledger.layout, groups)}: {text}" for text, groups in lacking.items()]
+        length = least
+    return "; ".join(told)
+
+
+def _served(ledger: Ledger, label: str, lengths: range, cap: int) -> dict[int, int]:
+    """The first of these lengths that a group serves, or where they end, by group: of those groups that do not serve
+    the first one."""
+    firsts = {
+        group: next((one for one in lengths if serves(ledger, ledger.keys, label, group, one, cap)), lengths.stop)
+        for group in range(len(ledger.layout.groups))
     }
-    stuck = any(length == hit for length in reaching.values())
-    told: dict[str, list[int]] = {}
-    for group, length in reaching.items():
-        if length == hit or (length < most and not stuck):
-            own = "" if stuck else f"{length} at most, "
-            told.setdefault(own + _lack(ledger, earlier, label, group, hit, most, cap), []).append(group)
-    return "; ".join(f"{names(layout, groups)}: {text}" for text, groups in told.items())
+    return {group: first for group, first in firsts.items() if first < lengths.start}
 
 
 def names(layout: Layout, groups: list[int]) -> str:

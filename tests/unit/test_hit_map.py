@@ -96,12 +96,21 @@ def test_inside_a_block_only_the_end_of_a_prompt_has_a_key() -> None:
     assert "full group 0: 6 is inside a block, where only the end of a prompt has a key (R5.4)" in why
 
 
-def test_where_no_group_is_to_blame_alone_each_tells_what_it_has() -> None:
+def test_where_no_group_is_to_blame_alone_all_lengths_above_the_hit_are_explained() -> None:
     layout = lay(full(8, eagle=True), mamba(8, 1), match_unit=2, drafter=EAGLE)
     hit, why = one(layout, "again", 16)
-    assert (hit, why.count(" at most, ")) == (0, 2)
-    assert "mamba group 1: 8 at most, no state after 14 tokens" in why
-    assert "full group 0: 6 at most, " in why
+    assert hit == 0
+    assert "full group 0: no more than 6, " in why
+    assert why.endswith("mamba group 1: nothing up to 6, no state after 6 tokens: steps ended at 8, 16 (R2.9, R8.4)")
+
+
+def test_groups_that_could_serve_the_longest_hit_are_told_for_what_they_lack_below_it() -> None:
+    """The state is behind what the EAGLE group can serve, and there is none before."""
+    layout = lay(full(8, eagle=True), mamba(8, 1), drafter=EAGLE, retention=0)
+    hit, why = one(layout, "again", 24)
+    assert hit == 0
+    assert "full group 0: no more than 8, an EAGLE group must find the 8 tokens behind 16 too" in why
+    assert "mamba group 1: nothing up to 8, no state after 8 tokens" in why
 
 
 def test_a_hit_that_the_server_does_not_find_is_told() -> None:
