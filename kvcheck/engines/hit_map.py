@@ -303,8 +303,8 @@ class Stair(msgspec.Struct, frozen=True):
         """Whether the next length belongs here."""
         last = self.last
         if last.hit < last.most:
-            alike = _without_numbers(last.why) == _without_numbers(point.why)
-            return point.hit < point.most and bool(last.hit) == bool(point.hit) and (alike or last.hit == point.hit)
+            alike = _without_lengths(last.why) == _without_lengths(point.why)
+            return point.hit < point.most and bool(last.hit) == bool(point.hit) and alike
         return point.hit == point.most and bool(last.hit) == bool(point.hit)
 
 
@@ -320,5 +320,11 @@ def stairs(points: Iterable[Point], unit: int = 0) -> list[Stair]:
     return found
 
 
-def _without_numbers(why: str) -> str:
-    return re.sub(r"\d+", "", why)
+def reasons(points: Iterable[Point]) -> list[str]:
+    """The different reasons of some points; of those that differ in lengths only, the last."""
+    return list({_without_lengths(point.why): point.why for point in points}.values())
+
+
+def _without_lengths(why: str) -> str:
+    """A reason without its numbers of tokens, and lists of them; those of groups stay."""
+    return re.sub(r"(groups? [\d, to]*\d)|(\.\.\., )?\d+(, \d+)*", lambda found: found[1] or "", why)

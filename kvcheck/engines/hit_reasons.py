@@ -83,8 +83,8 @@ def longest_possible(ledger: Ledger, shared: int, known: int, prompt: int) -> tu
 def reason(ledger: Ledger, earlier: Earlier, label: str, hit: int, most: int, cap: int) -> str:
     """Why a request did not hit ``most`` tokens but ``hit``: for each length between, a group that lacks something.
 
-    From ``most`` down, those groups are named that serve nothing for the longest stretch, and below it, where they serve
-    something again, those that serve nothing there.
+    From ``most`` down, those groups are named that serve nothing for the longest stretch, and below it, where they
+    serve something again, those that serve nothing there.
     """
     missed = longest_hit(ledger, ledger.keys, label, cap, hit)
     if missed > hit:

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 import kvcheck
-from kvcheck.engines.hit_map import Case, Measured, Point, Setup, Stair, stairs
+from kvcheck.engines.hit_map import Case, Measured, Point, Setup, Stair, reasons, stairs
 from kvcheck.engines.tally import Undetermined
 from kvcheck.engines.watched import code_and_message
 from kvcheck.files import versioned
@@ -19,6 +19,7 @@ from kvcheck.report.console import Screen
 WIDTH = 20
 """Columns of lengths, and of the longest bar."""
 MOST_DIFFERENCES = 8
+MOST_REASONS = 3
 
 Maps = dict[str, dict[str, Measured]]
 """What was measured, by case and by name of the setup."""
@@ -60,7 +61,14 @@ def show_case(screen: Screen, case: Case, measured: dict[str, Measured]) -> None
 def _row(stair: Stair, most: int) -> str:
     hits, possible = _span([point.hit for point in stair.points]), _span([point.most for point in stair.points])
     bar = "#" * round(WIDTH * stair.last.hit / max(1, most))
-    return f"  {_lengths(stair.points):>{WIDTH}} {hits:>14} {possible:>14}  {bar:<{WIDTH}}  {stair.last.why}"
+    return f"  {_lengths(stair.points):>{WIDTH}} {hits:>14} {possible:>14}  {bar:<{WIDTH}}  {_why(stair.points)}"
+
+
+def _why(points: Sequence[Point]) -> str:
+    """All that stands against longer hits at one of these points."""
+    found = reasons(points)
+    more = len(found) - MOST_REASONS
+    return "; or ".join(found[:MOST_REASONS]) + (f"; or for one of {more} reasons more" if more > 0 else "")
 
 
 def _lengths(points: Sequence[Point]) -> str:
@@ -97,7 +105,7 @@ def _compared(name: str, base: Sequence[Point], other: Measured) -> Iterator[str
     for run in differing[:MOST_DIFFERENCES]:
         before, after = [pair[0] for pair in run], [pair[1] for pair in run]
         hits = f"{_span([point.hit for point in before])} becomes {_span([point.hit for point in after])}"
-        yield f"  {_lengths(before):>{WIDTH}} {hits}: {after[-1].why}"
+        yield f"  {_lengths(before):>{WIDTH}} {hits}: {_why(after)}"
     if len(differing) > MOST_DIFFERENCES:
         yield f"  {'':>{WIDTH}} and {len(differing) - MOST_DIFFERENCES} stretches more, see --json"
 
@@ -107,11 +115,11 @@ def summary(case: Case, points: Sequence[Point]) -> str:
     first = next((point for point in points if point.hit), None)
     if first is None:
         last = points[-1]
-        return f"{case.what}: {_nothing(points)} up to {last.shared} shared tokens hits: {last.why}"
+        return f"{case.what}: {_nothing(points)} up to {last.shared} shared tokens hits: {_why(points)}"
     below = [point for point in points if point.shared < first.shared]
     rest = points[len(below) :]
     text = f"{case.what}: " + (
-        f"{_nothing(below)} below {first.shared} shared tokens hits: {below[-1].why}" if below else "all hit"
+        f"{_nothing(below)} below {first.shared} shared tokens hits: {_why(below)}" if below else "all hit"
     )
     lost = sum(point.hit < point.most for point in rest)
     return f"{text}; from there on {lost} of {len(rest)} measured lengths hit less than they could" if lost else text

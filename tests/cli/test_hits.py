@@ -46,6 +46,17 @@ def test_a_layout_whose_prompts_stay_below_its_boundary_hits_nothing_and_is_told
     )
 
 
+def test_all_reasons_of_lengths_that_hit_nothing_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["hits", "--layout", "gdn", "--case", "again"]) == 0
+    both = "hits are multiples of 8 (R3.6); or the last token is always computed (R4.1)"
+    shown = capsys.readouterr().out.splitlines()
+    assert (
+        f"the same prompt again: nothing below 9 shared tokens hits: {both}; from there on 3 of 33 measured"
+        in shown[-3]
+    )
+    assert any(line.split()[:3] == ["1", "to", "8"] and line.endswith(both) for line in shown)
+
+
 def test_changes_of_a_layout_and_other_targets_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--layout", "gdn", "--case", "again", "--case", "continued", "--up-to", "17"]
     status, report = hits(*asked, "--with", "retention=0", "--compare", "model+replay-boundary-not-kept")

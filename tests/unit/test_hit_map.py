@@ -241,12 +241,18 @@ def test_lengths_that_hit_alike_make_one_stair() -> None:
         Point(13, 13, 8, 12, "no state after 12"),
         Point(14, 14, 8, 12, "something else"),
         Point(15, 15, 0, 12, "something else"),
+        Point(16, 16, 0, 12, "mamba groups 1, 2: ends at 4, 8"),
+        Point(17, 17, 0, 12, "mamba groups 1, 2: ends at ..., 4, 8, 12"),
+        Point(18, 18, 0, 12, "mamba groups 1, 3: ends at 4, 8"),
     ]
     assert [(stair.first.shared, stair.last.shared, stair.lost) for stair in stairs(points)] == [
         (1, 2, False),
         (4, 8, False),
-        (9, 14, True),
+        (9, 13, True),
+        (14, 14, True),
         (15, 15, True),
+        (16, 17, True),
+        (18, 18, True),
     ]
 
 
