@@ -144,9 +144,14 @@ def problems(maps: Maps) -> list[Undetermined]:
     """What could not be measured."""
     every = [measured for by_setup in maps.values() for measured in by_setup.values()]
     times = Counter(code_and_message(measured.undetermined) for measured in every if measured.undetermined)
-    if not times and not any(measured.points for measured in every):
-        times["nothing-fits", "no prompts fit into the longest request"] = 1
+    empty = [case for case, by_setup in maps.items() if any(_nothing_fits(m) for m in by_setup.values())]
+    if empty:
+        times["nothing-fits", f"no prompts fit into the longest request: {', '.join(empty)}"] = len(empty)
     return [Undetermined(code=code, message=message, times=count) for (code, message), count in times.items()]
+
+
+def _nothing_fits(measured: Measured) -> bool:
+    return not measured.points and not measured.undetermined
 
 
 def verdict_of(maps: Maps) -> str:

@@ -86,8 +86,9 @@ def test_a_layout_that_the_target_does_not_have_is_undetermined(capsys: pytest.C
 
 
 def test_prompts_that_fit_nowhere_are_undetermined() -> None:
-    status, report = hits("--layout", "gdn", "--case", "continued", "--tail", "1000")
-    assert (status, [one["code"] for one in report["undetermined"]]) == (2, ["nothing-fits"])
+    status, report = hits("--layout", "gdn", "--tail", "1000")
+    told = "no prompts fit into the longest request: continued, shared, third, conversation"
+    assert (status, report["undetermined"]) == (2, [{"code": "nothing-fits", "message": told, "times": 4}])
 
 
 def test_hits_are_drawn(tmp_path: Path) -> None:
