@@ -162,7 +162,9 @@ def _lacking_state(ledger: Ledger, earlier: Earlier, label: str, group: int, hit
     step = granularity(ledger.layout, ledger.promises)
     between = [stop for stop in earlier.stops if hit < stop < length and stop % step == 0]
     gone = [stop for stop in between if ledger.key(group, label, stop) not in ledger.keys]
-    return f"{text}; of {max(gone)}, {_not_kept(ledger, label, group, max(gone))}" if gone else text
+    return (
+        f"{text}; the one of {max(gone)} is not there: {_not_kept(ledger, label, group, max(gone))}" if gone else text
+    )
 
 
 def _not_kept(ledger: Ledger, label: str, group: int, length: int) -> str:
@@ -189,4 +191,4 @@ def _sparse(ledger: Ledger) -> bool:
 def _retention(ledger: Ledger) -> str:
     kept = ledger.promises.retention
     every = f"every {kept} tokens and " if kept else ""
-    return f"retention {kept} keeps only {every}where a replay of a prompt resumes"
+    return f"retention {kept} keeps only what is needed {every}where a replay of a prompt resumes"

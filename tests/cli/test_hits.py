@@ -73,16 +73,18 @@ def test_changes_of_a_layout_and_other_targets_are_compared(capsys: pytest.Captu
     shown = capsys.readouterr().out
     assert "  with retention=0: the same at all" in shown
     assert "  with retention=0: shorter hits at 2 of " in shown
-    assert "16 16 becomes 0: mamba groups 0 to 2: no state after 16 tokens: retention 0 keeps only where" in shown
+    assert (
+        "16 16 becomes 0: mamba groups 0 to 2: no state after 16 tokens: retention 0 keeps only what is needed where"
+        in shown
+    )
 
 
 def test_a_layout_that_the_target_does_not_have_is_undetermined(capsys: pytest.CaptureFixture[str]) -> None:
     status, report = hits("--layout", "falcon", "--case", "again")
     assert (status, report["verdict"]) == (2, "undetermined")
-    assert report["undetermined"] == [
-        {"code": "not-supported", "message": "the model has no prefill checkpoints", "times": 1}
-    ]
-    assert "undetermined: not-supported: the model has no prefill checkpoints" in capsys.readouterr().out
+    told = "the model has no prefill checkpoints: name a release with --target"
+    assert report["undetermined"] == [{"code": "not-supported", "message": told, "times": 1}]
+    assert f"undetermined: not-supported: {told}" in capsys.readouterr().out
 
 
 def test_prompts_that_fit_nowhere_are_undetermined() -> None:

@@ -15,6 +15,7 @@ from kvcheck.targets.loading import load_target
 
 MODEL = load_target("model")
 WINDOWED = "sliding window group 2 cannot be looked up inside a block (R2.12, R3.2)"
+REPLAYS = "retention 0 keeps only what is needed where a replay of a prompt resumes (R5.6)"
 EAGLE = Drafter(method="eagle", tokens=1)
 
 
@@ -70,7 +71,7 @@ def test_states_are_where_steps_ended() -> None:
 
 def test_retention_keeps_states_of_replays_only() -> None:
     layout = lay(full(4), mamba(4), retention=0)
-    told = "mamba group 1: no state after 8 tokens: retention 0 keeps only where a replay of a prompt resumes (R5.6)"
+    told = f"mamba group 1: no state after 8 tokens: {REPLAYS}"
     assert one(layout, "continued", 8) == (0, told)
     assert one(replace(layout, retention="dense"), "continued", 8)[0] == 8
 
@@ -78,7 +79,7 @@ def test_retention_keeps_states_of_replays_only() -> None:
 def test_of_a_step_that_ended_between_it_is_told_why_its_state_is_gone() -> None:
     layout = lay(full(4), mamba(4), retention=0, token_budget=8)
     hit, why = one(layout, "shared", 12, tail=9)
-    assert (hit, why.endswith("; of 8, retention 0 keeps only where a replay of a prompt resumes (R5.6)")) == (0, True)
+    assert (hit, why.endswith(f"; the one of 8 is not there: {REPLAYS}")) == (0, True)
 
 
 def test_retention_takes_windows_away() -> None:
