@@ -95,9 +95,9 @@ def _compared(name: str, base: Sequence[Point], other: Measured) -> Iterator[str
     pairs = list(zip(base, other.points, strict=False))  # conversations may have fewer turns
     less, more = sum(b.hit < a.hit for a, b in pairs), sum(b.hit > a.hit for a, b in pairs)
     if not less + more:
-        yield f"  {name}: the same at all {len(pairs)} lengths"
+        yield f"  {name}: the same at all {len(pairs)} measured lengths"
         return
-    yield f"  {name}: shorter hits at {less} of {len(pairs)} lengths, longer ones at {more}"
+    yield f"  {name}: shorter hits at {less} of {len(pairs)} measured lengths, longer ones at {more}"
     alike = [
         list(run) for _, run in groupby(pairs, lambda pair: (pair[1].hit > pair[0].hit) - (pair[1].hit < pair[0].hit))
     ]
