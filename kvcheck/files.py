@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any, TypeVar
@@ -328,6 +329,17 @@ def require_writable(path: Path, appended: bool = False) -> None:
     needed = [target] * target.exists() + [folder] * (not in_place)
     if not folder.is_dir() or not all(os.access(one, os.W_OK) for one in needed):
         raise InputError(f"cannot write {path}: no permission, or {folder} is no folder")
+    if not in_place:
+        _try_a_file_in(folder, path)
+
+
+def _try_a_file_in(folder: Path, path: Path) -> None:
+    """Some folders take no files, whatever their permissions say."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {_reason(error)}") from error
 
 
 def _reason(error: OSError) -> str:

@@ -29,7 +29,7 @@ from kvcheck.targets.base import Target, UnsupportedLayout
 from kvcheck.targets.failures import HarnessError
 
 MOST_LENGTHS = 100
-"""Lengths that one case is measured at, but for those beside boundaries."""
+"""So many lengths are all measured; of more, those beside boundaries, if these are no more."""
 MOST_TURNS = 24
 LONGEST_ANSWER = 64
 """Tokens of an answer in a conversation, at most."""
@@ -41,6 +41,8 @@ OTHER = 1_000_000
 replace = msgspec.structs.replace
 Sent = tuple[tuple[int, ...], int]
 """A prompt, and the length of its answer."""
+Said = tuple[int, int]
+"""How many of a prompt's first tokens were computed for earlier requests, and how many were known of them."""
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -111,17 +113,25 @@ def tail_of(layout: Layout) -> int:
 
 def question(layouts: Sequence[Layout], case: Case, tail: int, up_to: int | None = None) -> Question:
     """What to ask of servers with these layouts, the same of all: short of, at and past each boundary up to some
-    scheduler blocks and where windows, chunks and steps end; with ``up_to``, lengths up to there."""
+    scheduler blocks and where windows, chunks and steps end; with ``up_to``, each boundary up to there; all lengths
+    if they are few."""
     room = min(layout.max_model_len for layout in layouts) - 1 - (tail if case.tails else 0)
     whole = BLOCKS * max(layout.scheduler_block for layout in layouts)
     last = max(0, min(room, whole if up_to is None else up_to))
-    lengths = {mark + side for layout in layouts for mark in _marks(layout) for side in (-1, 0, 1)}
+    lengths = {1, last, *(mark + side for layout in layouts for mark in _marks(layout) for side in (-1, 0, 1))}
     if up_to is not None:
         room = last
-        lengths.update(range(0, last + 1, layouts[0].granularity))
-    if last <= MOST_LENGTHS:
-        lengths.update(range(last + 1))
-    return Question(case.name, tuple(sorted(length for length in {1, last, *lengths} if 0 < length <= room)), tail)
+        lengths.update(_boundaries(last, min(layout.granularity for layout in layouts)))
+    asked = sorted(length for length in lengths if 0 < length <= room)
+    if asked and asked[-1] <= MOST_LENGTHS:
+        asked = list(range(1, asked[-1] + 1))
+    return Question(case.name, tuple(asked), tail)
+
+
+def _boundaries(last: int, size: int) -> Iterator[int]:
+    """Multiples of a size up to ``last``, and what is beside them, if these are not too many."""
+    sides = (-1, 0, 1) if last <= MOST_LENGTHS * size else (0,)
+    return (mark + side for mark in range(0, last + 2, size) for side in sides)
 
 
 def _marks(layout: Layout) -> Iterator[int]:
@@ -176,23 +186,24 @@ class Server:
         self._earlier = Earlier()
         self._bounds: dict[str, Bound] = {}
 
-    def serve(self, label: str, prompt: tuple[int, ...], answer: int, shared: int) -> Point:
-        """Let a request come and wait for its end; ``shared`` of its tokens were computed before.
+    def serve(self, label: str, prompt: tuple[int, ...], answer: int, shared: int, known: int) -> Point:
+        """Let a request come and wait for its end; ``shared`` of its tokens were computed before, and ``known``.
 
         Raises:
             NotServed: it has none.
         """
-        self._apply(Arrive(label=label, prompt=prompt, max_tokens=answer), shared)
+        said = shared, known
+        self._apply(Arrive(label=label, prompt=prompt, max_tokens=answer), said)
         for _ in range(2 * (len(prompt) + answer) + 8):
             for action in (Schedule(), Complete()):
-                seen = self._apply(action, shared)
+                seen = self._apply(action, said)
             if seen.view is not None and label not in seen.view.requests:
                 if label not in self._bounds:
                     raise NotServed("a request ended before it was admitted")
                 return Point(shared, len(prompt), *self._bounds[label])
         raise NotServed(f"a prompt of {len(prompt)} tokens comes to no end")
 
-    def _apply(self, action: Action, shared: int) -> Observation:
+    def _apply(self, action: Action, said: Said) -> Observation:
         moment = self._execution.apply(action)
         seen, ledger = moment.observation, self._ledger
         if seen.failure is not None:
@@ -200,15 +211,15 @@ class Server:
         ledger.begin(moment)
         for event in seen.log:
             if isinstance(event, Begin) and not event.computed:
-                self._bounds[event.label] = self._why(event, shared)
+                self._bounds[event.label] = self._why(event, *said)
             ledger.apply(event)
         ledger.end(moment)
         self._earlier.stops.update(_ends(seen.plan.requests) if seen.plan else ())
         return seen
 
-    def _why(self, begin: Begin, shared: int) -> Bound:
+    def _why(self, begin: Begin, shared: int, known: int) -> Bound:
         prompt = len(self._ledger.arrivals[begin.label].prompt)
-        most, why_most = longest_possible(self._ledger, shared, prompt)
+        most, why_most = longest_possible(self._ledger, shared, known, prompt)
         if begin.local >= most:
             return Bound(begin.local, most, why_most)
         return Bound(begin.local, most, reason(self._ledger, self._earlier, begin.label, begin.local, most, prompt - 1))
@@ -246,8 +257,9 @@ def _each(target: Target, layout: Layout, asked: Question, case: Case) -> Iterat
     for shared in asked.lengths:
         sent = _prompts(case, shared, asked.tail)
         server = Server(target, layout, sent)
-        points = [server.serve(f"r{number}", prompt, answer, shared) for number, (prompt, answer) in enumerate(sent)]
-        yield points[-1]
+        for number, (prompt, answer) in enumerate(sent):
+            point = server.serve(f"r{number}", prompt, answer, shared, shared)
+        yield point
 
 
 def _conversation(target: Target, layout: Layout, asked: Question) -> Iterator[Point]:
@@ -255,23 +267,32 @@ def _conversation(target: Target, layout: Layout, asked: Question) -> Iterator[P
     turns = _turns(layout, asked.tail, max(asked.lengths, default=0))
     if not turns:
         return
-    server, shared = Server(target, layout, turns), 0
+    server, known = Server(target, layout, turns), 0
     for number, (prompt, answer) in enumerate(turns):
-        point = server.serve(f"r{number}", prompt, answer, shared)
+        point = server.serve(f"r{number}", prompt, answer, max(0, known - 1), known)
         if number:
             yield point
-        shared = len(prompt) + answer - 1
+        known = len(prompt) + answer
 
 
 # ---- stairs ----------------------------------------------------------------------------------------------------------
 
 
 class Stair(msgspec.Struct, frozen=True):
-    """Lengths, one after the other, that hit nothing, or as much as they can, or less and for one reason: the first and
-    the last of them. ``lost``: they could hit more."""
+    """Lengths, one measured after the other, that hit nothing, or as much as they can, or less and for one reason.
+    ``lost``: they could hit more."""
 
-    first: Point
-    last: Point
+    points: tuple[Point, ...]
+
+    @property
+    def first(self) -> Point:
+        """The shortest."""
+        return self.points[0]
+
+    @property
+    def last(self) -> Point:
+        """The longest."""
+        return self.points[-1]
 
     @property
     def lost(self) -> bool:
@@ -282,21 +303,28 @@ class Stair(msgspec.Struct, frozen=True):
         """Whether the next length belongs here."""
         last = self.last
         if last.hit < last.most:
-            alike = _without_numbers(last.why) == _without_numbers(point.why)
-            return point.hit < point.most and bool(last.hit) == bool(point.hit) and (alike or last.hit == point.hit)
+            alike = _without_lengths(last.why) == _without_lengths(point.why)
+            return point.hit < point.most and bool(last.hit) == bool(point.hit) and alike
         return point.hit == point.most and bool(last.hit) == bool(point.hit)
 
 
-def stairs(points: Iterable[Point]) -> list[Stair]:
-    """The steps of a map."""
+def stairs(points: Iterable[Point], unit: int = 0) -> list[Stair]:
+    """The steps of a map. None goes on over more than ``unit`` tokens that were not measured; 0: over any number."""
     found: list[Stair] = []
     for point in points:
-        if found and found[-1].takes(point):
-            found[-1] = Stair(found[-1].first, point)
+        near = bool(found) and (not unit or point.shared - found[-1].last.shared <= unit)
+        if near and found[-1].takes(point):
+            found[-1] = Stair((*found[-1].points, point))
         else:
-            found.append(Stair(point, point))
+            found.append(Stair((point,)))
     return found
 
 
-def _without_numbers(why: str) -> str:
-    return re.sub(r"\d+", "", why)
+def reasons(points: Iterable[Point]) -> list[str]:
+    """The different reasons of some points; of those that differ in lengths only, the last."""
+    return list({_without_lengths(point.why): point.why for point in points}.values())
+
+
+def _without_lengths(why: str) -> str:
+    """A reason without its numbers of tokens, and lists of them; those of groups stay."""
+    return re.sub(r"(groups? [\d, to]*\d)|(\.\.\., )?\d+(, \d+)*", lambda found: found[1] or "", why)

@@ -61,18 +61,19 @@ def _why_whole(layout: Layout) -> str:
     return f"; not finer, as {names(layout, coarse)} cannot be looked up inside a block (R2.12, R3.2)" if coarse else ""
 
 
-def longest_possible(ledger: Ledger, shared: int, prompt: int) -> tuple[int, str]:
-    """The longest hit that a server can give which has computed the first ``shared`` tokens of this prompt, and the
-    rule that stands against a longer one."""
+def longest_possible(ledger: Ledger, shared: int, known: int, prompt: int) -> tuple[int, str]:
+    """The longest hit that a server can give which has computed the first ``shared`` tokens of this prompt, and knew
+    the first ``known`` (the last one of an answer is known and not computed), and the rule that stands against a longer
+    one."""
     layout, ahead = ledger.layout, ledger.promises.hash_lookahead
     if not layout.caching:
         return 0, "prefix caching is off"
     unit_ = granularity(layout, ledger.promises)
-    hashed = f"a key covers the next {ahead} tokens too (R12.18)"
+    hashed = f"a key covers the next {'token' if ahead == 1 else f'{ahead} tokens'} too (R12.18)"
     limits = (
         (shared, f"hits are multiples of {unit_} (R3.6)"),
         (prompt - 1, "the last token is always computed (R4.1)"),
-        (shared - ahead, hashed),
+        (known - ahead, hashed),
         (prompt - ahead, hashed),
     )
     most = max(0, round_down(min(limit for limit, _ in limits), unit_))
@@ -80,27 +81,37 @@ def longest_possible(ledger: Ledger, shared: int, prompt: int) -> tuple[int, str
 
 
 def reason(ledger: Ledger, earlier: Earlier, label: str, hit: int, most: int, cap: int) -> str:
-    """Why a request did not hit ``most`` tokens but ``hit``: what the groups that serve nothing longer lack; if each
-    of them serves something longer, what each has at most."""
-    layout = ledger.layout
-    step = granularity(layout, ledger.promises)
+    """Why a request did not hit ``most`` tokens but ``hit``: for each length between, a group that lacks something.
+
+    From ``most`` down, those groups are named that serve nothing for the longest stretch, and below it, where they
+    serve something again, those that serve nothing there.
+    """
     missed = longest_hit(ledger, ledger.keys, label, cap, hit)
     if missed > hit:
         return f"every group has what a hit of {missed} needs, and it was not found: a defect (hits.complete, R4.3)"
-    reaching = {
-        group: next(
-            (length for length in range(most, hit, -step) if serves(ledger, ledger.keys, label, group, length, cap)),
-            hit,
-        )
-        for group in range(len(layout.groups))
+    told: list[str] = []
+    length = most
+    while length > hit:
+        served = _served(ledger, label, range(length, hit, -granularity(ledger.layout, ledger.promises)), cap)
+        least = min(served.values())
+        below = "" if length == most else f" up to {length}"
+        own = "" if (least, length) == (hit, most) else f"{f'no more than {least}' if least else 'nothing'}{below}, "
+        lacking: dict[str, list[int]] = {}
+        for group in (group for group, longest in served.items() if longest == least):
+            lacking.setdefault(own + _lack(ledger, earlier, label, group, hit, length, cap), []).append(group)
+        told += [f"{names(ledger.layout, groups)}: {text}" for text, groups in lacking.items()]
+        length = least
+    return "; ".join(told)
+
+
+def _served(ledger: Ledger, label: str, lengths: range, cap: int) -> dict[int, int]:
+    """The first of these lengths that a group serves, or where they end, by group: of those groups that do not serve
+    the first one."""
+    firsts = {
+        group: next((one for one in lengths if serves(ledger, ledger.keys, label, group, one, cap)), lengths.stop)
+        for group in range(len(ledger.layout.groups))
     }
-    stuck = any(length == hit for length in reaching.values())
-    told: dict[str, list[int]] = {}
-    for group, length in reaching.items():
-        if length == hit or (length < most and not stuck):
-            own = "" if stuck else f"{length} at most, "
-            told.setdefault(own + _lack(ledger, earlier, label, group, hit, most, cap), []).append(group)
-    return "; ".join(f"{names(layout, groups)}: {text}" for text, groups in told.items())
+    return {group: first for group, first in firsts.items() if first < lengths.start}
 
 
 def names(layout: Layout, groups: list[int]) -> str:
@@ -151,7 +162,9 @@ def _lacking_state(ledger: Ledger, earlier: Earlier, label: str, group: int, hit
     step = granularity(ledger.layout, ledger.promises)
     between = [stop for stop in earlier.stops if hit < stop < length and stop % step == 0]
     gone = [stop for stop in between if ledger.key(group, label, stop) not in ledger.keys]
-    return f"{text}; of {max(gone)}, {_not_kept(ledger, label, group, max(gone))}" if gone else text
+    return (
+        f"{text}; the one of {max(gone)} is not there: {_not_kept(ledger, label, group, max(gone))}" if gone else text
+    )
 
 
 def _not_kept(ledger: Ledger, label: str, group: int, length: int) -> str:
@@ -178,4 +191,4 @@ def _sparse(ledger: Ledger) -> bool:
 def _retention(ledger: Ledger) -> str:
     kept = ledger.promises.retention
     every = f"every {kept} tokens and " if kept else ""
-    return f"retention {kept} keeps only {every}where a replay of a prompt resumes"
+    return f"retention {kept} keeps only what is needed {every}where a replay of a prompt resumes"

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 import kvcheck
-from kvcheck.engines.hit_map import Case, Measured, Point, Setup, Stair, stairs
+from kvcheck.engines.hit_map import Case, Measured, Point, Setup, Stair, reasons, stairs
 from kvcheck.engines.tally import Undetermined
 from kvcheck.engines.watched import code_and_message
 from kvcheck.files import versioned
@@ -17,8 +17,9 @@ from kvcheck.report.campaign_json import resolved, undetermined
 from kvcheck.report.console import Screen
 
 WIDTH = 20
-"""Columns of the longest bar."""
+"""Columns of lengths, and of the longest bar."""
 MOST_DIFFERENCES = 8
+MOST_REASONS = 3
 
 Maps = dict[str, dict[str, Measured]]
 """What was measured, by case and by name of the setup."""
@@ -44,8 +45,13 @@ def show_case(screen: Screen, case: Case, measured: dict[str, Measured]) -> None
     if not base.points:
         screen.line("  no prompts of this kind fit into the longest request")
         return
-    screen.line(f"  {'shared':>14} {'hit':>14} {'possible':>14}")
-    for stair in stairs(base.points):
+    screen.line(f"  {'shared':>{WIDTH}} {'hit':>14} {'possible':>14}")
+    measured_up_to = base.points[0].shared
+    for stair in stairs(base.points, 0 if case.grows else base.granularity):
+        if stair.first.shared > measured_up_to + 1 and not case.grows:
+            gap = _span([measured_up_to + 1, stair.first.shared - 1])
+            screen.line(f"  {gap:>{WIDTH}} {'not measured':>14}", "dim")
+        measured_up_to = stair.last.shared
         screen.line(_row(stair, base.points[-1].shared), "yellow" if stair.lost else "")
     for name, other in others:
         for text in _compared(name, base.points, other):
@@ -53,16 +59,32 @@ def show_case(screen: Screen, case: Case, measured: dict[str, Measured]) -> None
 
 
 def _row(stair: Stair, most: int) -> str:
-    first, last = stair.first, stair.last
-    columns = (
-        f"{_span(first.shared, last.shared):>14} {_span(first.hit, last.hit):>14} {_span(first.most, last.most):>14}"
-    )
-    bar = "#" * round(WIDTH * last.hit / max(1, most))
-    return f"  {columns}  {bar:<{WIDTH}}  {last.why}"
+    hits, possible = _span([point.hit for point in stair.points]), _span([point.most for point in stair.points])
+    bar = "#" * round(WIDTH * stair.last.hit / max(1, most))
+    return f"  {_lengths(stair.points):>{WIDTH}} {hits:>14} {possible:>14}  {bar:<{WIDTH}}  {_why(stair.points)}"
 
 
-def _span(first: int, last: int) -> str:
+def _why(points: Sequence[Point]) -> str:
+    """All that stands against longer hits at one of these points."""
+    found = reasons(points)
+    more = len(found) - MOST_REASONS
+    return "; or ".join(found[:MOST_REASONS]) + (f"; or for one of {more} reasons more" if more > 0 else "")
+
+
+def _lengths(points: Sequence[Point]) -> str:
+    """Of which shared tokens these points are; if some between were not measured, how many were."""
+    span = _span([point.shared for point in points])
+    return span if every_length(points) else f"{len(points)} of {span}"
+
+
+def _span(numbers: Sequence[int]) -> str:
+    first, last = min(numbers), max(numbers)
     return str(first) if first == last else f"{first} to {last}"
+
+
+def every_length(points: Sequence[Point]) -> bool:
+    """Whether no length between the first and the last was left out."""
+    return not points or len(points) == points[-1].shared - points[0].shared + 1
 
 
 def _compared(name: str, base: Sequence[Point], other: Measured) -> Iterator[str]:
@@ -73,19 +95,19 @@ def _compared(name: str, base: Sequence[Point], other: Measured) -> Iterator[str
     pairs = list(zip(base, other.points, strict=False))  # conversations may have fewer turns
     less, more = sum(b.hit < a.hit for a, b in pairs), sum(b.hit > a.hit for a, b in pairs)
     if not less + more:
-        yield f"  {name}: the same at all {len(pairs)} lengths"
+        yield f"  {name}: the same at all {len(pairs)} measured lengths"
         return
-    yield f"  {name}: shorter hits at {less} of {len(pairs)} lengths, longer ones at {more}"
+    yield f"  {name}: shorter hits at {less} of {len(pairs)} measured lengths, longer ones at {more}"
     alike = [
         list(run) for _, run in groupby(pairs, lambda pair: (pair[1].hit > pair[0].hit) - (pair[1].hit < pair[0].hit))
     ]
     differing = [run for run in alike if run[0][0].hit != run[0][1].hit]
     for run in differing[:MOST_DIFFERENCES]:
-        (a, b), (c, d) = run[0], run[-1]
-        hits = f"{_span(a.hit, c.hit)} becomes {_span(b.hit, d.hit)}"
-        yield f"  {_span(a.shared, c.shared):>14} {hits}: {d.why}"
+        before, after = [pair[0] for pair in run], [pair[1] for pair in run]
+        hits = f"{_span([point.hit for point in before])} becomes {_span([point.hit for point in after])}"
+        yield f"  {_lengths(before):>{WIDTH}} {hits}: {_why(after)}"
     if len(differing) > MOST_DIFFERENCES:
-        yield f"  {'':>14} and {len(differing) - MOST_DIFFERENCES} stretches more, see --json"
+        yield f"  {'':>{WIDTH}} and {len(differing) - MOST_DIFFERENCES} stretches more, see --json"
 
 
 def summary(case: Case, points: Sequence[Point]) -> str:
@@ -93,15 +115,18 @@ def summary(case: Case, points: Sequence[Point]) -> str:
     first = next((point for point in points if point.hit), None)
     if first is None:
         last = points[-1]
-        return f"{case.what}: nothing up to {last.shared} shared tokens hits: {last.why}"
+        return f"{case.what}: {_nothing(points)} up to {last.shared} shared tokens hits: {_why(points)}"
     below = [point for point in points if point.shared < first.shared]
+    rest = points[len(below) :]
     text = f"{case.what}: " + (
-        f"nothing below {first.shared} shared tokens hits: {below[-1].why}" if below else "all hit"
+        f"{_nothing(below)} below {first.shared} shared tokens hits: {_why(below)}" if below else "all hit"
     )
-    lost = sum(point.hit < point.most for point in points if point.shared >= first.shared)
-    return (
-        f"{text}; from there on {lost} of {len(points) - len(below)} lengths hit less than they could" if lost else text
-    )
+    lost = sum(point.hit < point.most for point in rest)
+    return f"{text}; from there on {lost} of {len(rest)} measured lengths hit less than they could" if lost else text
+
+
+def _nothing(points: Sequence[Point]) -> str:
+    return "nothing" if every_length(points) else "nothing measured"
 
 
 def show_summaries(screen: Screen, cases: Sequence[Case], setups: Sequence[Setup], maps: Maps) -> None:
@@ -119,9 +144,14 @@ def problems(maps: Maps) -> list[Undetermined]:
     """What could not be measured."""
     every = [measured for by_setup in maps.values() for measured in by_setup.values()]
     times = Counter(code_and_message(measured.undetermined) for measured in every if measured.undetermined)
-    if not times and not any(measured.points for measured in every):
-        times["nothing-fits", "no prompts fit into the longest request"] = 1
+    empty = [case for case, by_setup in maps.items() if any(_nothing_fits(m) for m in by_setup.values())]
+    if empty:
+        times["nothing-fits", f"no prompts fit into the longest request: {', '.join(empty)}"] = len(empty)
     return [Undetermined(code=code, message=message, times=count) for (code, message), count in times.items()]
+
+
+def _nothing_fits(measured: Measured) -> bool:
+    return not measured.points and not measured.undetermined
 
 
 def verdict_of(maps: Maps) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from kvcheck.engines.hit_map import Case
+from kvcheck.engines.hit_map import Case, Point
 from kvcheck.files import InputError, write_whole
-from kvcheck.report.hits import Maps
+from kvcheck.report.hits import Maps, every_length
 from kvcheck.report.pages.charts import stairs
 
 SUFFIX = ".svg"
@@ -40,10 +41,22 @@ def plot(file: Path, cases: Sequence[Case], maps: Maps) -> None:
         chart.add_x_axis(name="shared tokens")
         chart.add_y_axis(name="hit (tokens)")
         setups = maps[case.name]
-        first = next(iter(setups.values()))
-        possible = stairs([(point.shared, point.most) for point in first.points])
-        chart.add_line(possible, name="possible", stroke_color="grey", stroke_dasharray="2,4")
+        first = next(iter(setups.values())).points
+        possible = [(point.shared, point.most) for point in first]
+        if every_length(first):
+            chart.add_line(stairs(possible), name="possible", stroke_color="grey", stroke_dasharray="2,4")
+        else:
+            chart.add_dots(possible, name="possible", fill_color="grey")
         for name, measured in setups.items():
-            chart.add_line(stairs([(point.shared, point.hit) for point in measured.points]), name=name)
+            _add(chart, name, measured.points)
         grid.add_one(chart)
     write_whole(file, grid.to_svg().encode())
+
+
+def _add(chart: Any, name: str, points: Sequence[Point]) -> None:
+    """A line if all lengths were measured, else a dot for each that was."""
+    hits = [(point.shared, point.hit) for point in points]
+    if every_length(points):
+        chart.add_line(stairs(hits), name=name)
+    else:
+        chart.add_dots(hits, name=name)

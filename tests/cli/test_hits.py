@@ -40,7 +40,21 @@ def test_a_layout_whose_prompts_stay_below_its_boundary_hits_nothing_and_is_told
     assert {point["hit"] for point in points} == {0}
     shown = capsys.readouterr().out
     assert "hits are multiples of 528 tokens: all blocks have 528 (R1.7)" in shown
-    assert "the same prompt again: nothing up to 511 shared tokens hits: hits are multiples of 528 (R3.6)" in shown
+    assert (
+        "the same prompt again: nothing measured up to 511 shared tokens hits: hits are multiples of 528 (R3.6)"
+        in shown
+    )
+
+
+def test_all_reasons_of_lengths_that_hit_nothing_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["hits", "--layout", "gdn", "--case", "again"]) == 0
+    both = "hits are multiples of 8 (R3.6); or the last token is always computed (R4.1)"
+    shown = capsys.readouterr().out.splitlines()
+    assert (
+        f"the same prompt again: nothing below 9 shared tokens hits: {both}; from there on 3 of 33 measured"
+        in shown[-3]
+    )
+    assert any(line.split()[:3] == ["1", "to", "8"] and line.endswith(both) for line in shown)
 
 
 def test_changes_of_a_layout_and_other_targets_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,21 +73,24 @@ def test_changes_of_a_layout_and_other_targets_are_compared(capsys: pytest.Captu
     shown = capsys.readouterr().out
     assert "  with retention=0: the same at all" in shown
     assert "  with retention=0: shorter hits at 2 of " in shown
-    assert "16 16 becomes 0: mamba groups 0 to 2: no state after 16 tokens: retention 0 keeps only where" in shown
+    assert (
+        "16 16 becomes 0: mamba groups 0 to 2: no state after 16 tokens: retention 0 keeps only what is needed where"
+        in shown
+    )
 
 
 def test_a_layout_that_the_target_does_not_have_is_undetermined(capsys: pytest.CaptureFixture[str]) -> None:
     status, report = hits("--layout", "falcon", "--case", "again")
     assert (status, report["verdict"]) == (2, "undetermined")
-    assert report["undetermined"] == [
-        {"code": "not-supported", "message": "the model has no prefill checkpoints", "times": 1}
-    ]
-    assert "undetermined: not-supported: the model has no prefill checkpoints" in capsys.readouterr().out
+    told = "the model has no prefill checkpoints: name a release with --target"
+    assert report["undetermined"] == [{"code": "not-supported", "message": told, "times": 1}]
+    assert f"undetermined: not-supported: {told}" in capsys.readouterr().out
 
 
 def test_prompts_that_fit_nowhere_are_undetermined() -> None:
-    status, report = hits("--layout", "gdn", "--case", "continued", "--tail", "1000")
-    assert (status, [one["code"] for one in report["undetermined"]]) == (2, ["nothing-fits"])
+    status, report = hits("--layout", "gdn", "--tail", "1000")
+    told = "no prompts fit into the longest request: continued, shared, third, conversation"
+    assert (status, report["undetermined"]) == (2, [{"code": "nothing-fits", "message": told, "times": 4}])
 
 
 def test_hits_are_drawn(tmp_path: Path) -> None:
@@ -82,6 +99,19 @@ def test_hits_are_drawn(tmp_path: Path) -> None:
     drawn = Path("h.svg").read_text()
     assert drawn.count('class="series lines"') == 2 * 3
     assert "with match-unit=2" in drawn
+
+
+def test_lengths_that_were_not_measured_are_told_and_not_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    sized = {**SHORT, "groups": [{"kind": kind, "block_size": 64} for kind in ("mamba", "full")], "token_budget": 1024}
+    Path("sized.json").write_text(json.dumps({**sized, "max_model_len": 2048, "num_blocks": 100}))
+    assert run(["hits", "--layout", "sized.json", "--case", "shared", "--plot", "h.svg"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["2", "of", "1", "to", "63", "0", "0"] in [row[:7] for row in rows]
+    assert ["258", "to", "1022", "not", "measured"] in rows
+    assert any("nothing measured below" in " ".join(row) for row in rows)
+    drawn = Path("h.svg").read_text()
+    assert "series lines" not in drawn
+    assert drawn.count('class="series dots"') == 2
 
 
 def test_without_the_extra_a_drawing_is_refused(

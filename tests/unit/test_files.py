@@ -158,6 +158,10 @@ def test_what_cannot_be_written_is_known_beforehand(tmp_path: Path) -> None:
             require_writable(path)
     with pytest.raises(InputError, match="File name too long"):
         require_writable(tmp_path / ("x" * 300))
+    if Path("/proc").is_dir():  # takes no files, and who may do all is told that it does
+        with pytest.raises(InputError):
+            require_writable(Path("/proc/x.json"))
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_file_is_replaced_in_its_folder_and_added_to_where_it_is(

@@ -15,6 +15,7 @@ from kvcheck.targets.loading import load_target
 
 MODEL = load_target("model")
 WINDOWED = "sliding window group 2 cannot be looked up inside a block (R2.12, R3.2)"
+REPLAYS = "retention 0 keeps only what is needed where a replay of a prompt resumes (R5.6)"
 EAGLE = Drafter(method="eagle", tokens=1)
 
 
@@ -70,7 +71,7 @@ def test_states_are_where_steps_ended() -> None:
 
 def test_retention_keeps_states_of_replays_only() -> None:
     layout = lay(full(4), mamba(4), retention=0)
-    told = "mamba group 1: no state after 8 tokens: retention 0 keeps only where a replay of a prompt resumes (R5.6)"
+    told = f"mamba group 1: no state after 8 tokens: {REPLAYS}"
     assert one(layout, "continued", 8) == (0, told)
     assert one(replace(layout, retention="dense"), "continued", 8)[0] == 8
 
@@ -78,7 +79,7 @@ def test_retention_keeps_states_of_replays_only() -> None:
 def test_of_a_step_that_ended_between_it_is_told_why_its_state_is_gone() -> None:
     layout = lay(full(4), mamba(4), retention=0, token_budget=8)
     hit, why = one(layout, "shared", 12, tail=9)
-    assert (hit, why.endswith("; of 8, retention 0 keeps only where a replay of a prompt resumes (R5.6)")) == (0, True)
+    assert (hit, why.endswith(f"; the one of 8 is not there: {REPLAYS}")) == (0, True)
 
 
 def test_retention_takes_windows_away() -> None:
@@ -96,12 +97,21 @@ def test_inside_a_block_only_the_end_of_a_prompt_has_a_key() -> None:
     assert "full group 0: 6 is inside a block, where only the end of a prompt has a key (R5.4)" in why
 
 
-def test_where_no_group_is_to_blame_alone_each_tells_what_it_has() -> None:
+def test_where_no_group_is_to_blame_alone_all_lengths_above_the_hit_are_explained() -> None:
     layout = lay(full(8, eagle=True), mamba(8, 1), match_unit=2, drafter=EAGLE)
     hit, why = one(layout, "again", 16)
-    assert (hit, why.count(" at most, ")) == (0, 2)
-    assert "mamba group 1: 8 at most, no state after 14 tokens" in why
-    assert "full group 0: 6 at most, " in why
+    assert hit == 0
+    assert "full group 0: no more than 6, " in why
+    assert why.endswith("mamba group 1: nothing up to 6, no state after 6 tokens: steps ended at 8, 16 (R2.9, R8.4)")
+
+
+def test_groups_that_could_serve_the_longest_hit_are_told_for_what_they_lack_below_it() -> None:
+    """The state is behind what the EAGLE group can serve, and there is none before."""
+    layout = lay(full(8, eagle=True), mamba(8, 1), drafter=EAGLE, retention=0)
+    hit, why = one(layout, "again", 24)
+    assert hit == 0
+    assert "full group 0: no more than 8, an EAGLE group must find the 8 tokens behind 16 too" in why
+    assert "mamba group 1: nothing up to 8, no state after 8 tokens" in why
 
 
 def test_a_hit_that_the_server_does_not_find_is_told() -> None:
@@ -173,11 +183,20 @@ def test_prompts_below_the_one_usable_boundary_hit_nothing() -> None:
 def test_small_layouts_are_measured_at_every_length_and_large_ones_beside_boundaries() -> None:
     small = question([lay(full(4))], BY_NAME["again"], 4)
     assert small.lengths == tuple(range(1, 18))
+    chunks = question([replace(lay(full(8), mamba(8)), token_budget=32)], BY_NAME["again"], 8)
+    assert chunks.lengths == tuple(range(1, 42))  # also between scheduler blocks and the ends of steps
     sized = lay(full(528), mamba(528), max_model_len=100_000, token_budget=8192)
     large = question([sized], BY_NAME["again"], 528)
     assert {527, 528, 529, 2111, 2112, 2113, 8191, 8192, 8193} <= set(large.lengths)
     assert len(large.lengths) < 40
     assert question([sized], BY_NAME["again"], 528, up_to=600).lengths[-1] == 600
+
+
+def test_up_to_the_end_that_was_chosen_each_boundary_is_measured_and_what_is_beside_it() -> None:
+    sized = lay(full(16), window(16, 64), max_model_len=100_000)
+    lengths = question([sized], BY_NAME["again"], 16, up_to=512).lengths
+    assert {mark + side for mark in range(16, 512, 16) for side in (-1, 0, 1)} | {511, 512} <= set(lengths)
+    assert len(lengths) < 120
 
 
 def test_prompts_that_do_not_fit_are_not_asked() -> None:
@@ -223,13 +242,25 @@ def test_lengths_that_hit_alike_make_one_stair() -> None:
         Point(13, 13, 8, 12, "no state after 12"),
         Point(14, 14, 8, 12, "something else"),
         Point(15, 15, 0, 12, "something else"),
+        Point(16, 16, 0, 12, "mamba groups 1, 2: ends at 4, 8"),
+        Point(17, 17, 0, 12, "mamba groups 1, 2: ends at ..., 4, 8, 12"),
+        Point(18, 18, 0, 12, "mamba groups 1, 3: ends at 4, 8"),
     ]
     assert [(stair.first.shared, stair.last.shared, stair.lost) for stair in stairs(points)] == [
         (1, 2, False),
         (4, 8, False),
-        (9, 14, True),
+        (9, 13, True),
+        (14, 14, True),
         (15, 15, True),
+        (16, 17, True),
+        (18, 18, True),
     ]
+
+
+def test_no_stair_goes_on_over_a_boundary_that_was_not_measured() -> None:
+    points = [Point(at, at, 0, 0, "none") for at in (1, 3, 5, 6, 10)]
+    spans = [(stair.first.shared, stair.last.shared) for stair in stairs(points, unit=2)]
+    assert spans == [(1, 6), (10, 10)]
 
 
 # ---- changes of a layout ---------------------------------------------------------------------------------------------

@@ -132,4 +132,4 @@ def _show(screen: Screen, setups: Sequence[Setup], cases: Sequence[Case], maps: 
     meaning = "all was measured" if verdict == "passed" else "not all could be measured"
     points = sum(len(measured.points) for by_setup in maps.values() for measured in by_setup.values())
     screen.line()
-    screen.verdict(verdict, f": {meaning} ({points} hits)")
+    screen.verdict(verdict, f": {meaning} ({points} point{'s' * (points != 1)})")

@@ -57,7 +57,7 @@ class ReferenceTarget:
     def supports(self, layout: Layout) -> str:
         """Why the model cannot express the layout; empty if it can."""
         if any(g.checkpoint_blocks for g in layout.groups):
-            return "the model has no prefill checkpoints"
+            return "the model has no prefill checkpoints: name a release with --target"
         if layout.connector is not None and layout.connector.reports == "request":
             return "the model's connectors tell failed loads by block"
         return ""
