@@ -252,7 +252,10 @@ def judge_recording(target: Target, recording: Recording) -> RunResult:
 
 def _retraced(watch: Watch, found: Retraceable, lines: list[Any]) -> str:
     """Go through all steps; why it stopped, if it was not at the end or at a violation."""
-    for number, step in enumerate(found.steps):
+    steps = found.steps
+    if found.undetermined == CUT_OFF and steps[-1].outcome is None:
+        steps = steps[:-1]  # nobody knows what came of it: the server may have died in it
+    for number, step in enumerate(steps):
         for action in step.actions:
             before = dict(watch.violations)
             watch.apply(action)

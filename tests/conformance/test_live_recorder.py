@@ -29,7 +29,14 @@ SERVE = """
     from pathlib import Path
     sys.path.insert(0, sys.argv[1])
     from live import serve
-    serve(sys.argv[2], end=sys.argv[3])
+    serve(sys.argv[2], end=sys.argv[3], passes=int(sys.argv[4]))
+"""
+CUT = """
+    import json, sys
+    from pathlib import Path
+    sys.path.insert(0, sys.argv[1])
+    from live import parted_where_cut
+    print(json.dumps(parted_where_cut(sys.argv[2], Path(sys.argv[3]))))
 """
 
 
@@ -44,10 +51,10 @@ def test_random_runs_are_judged_from_their_recording_as_they_were(version: str, 
     assert told["same"] + told["outside"] == RUNS
 
 
-def served(tmp_path: Path, end: str) -> Path:
+def served(tmp_path: Path, end: str, passes: int = 120) -> Path:
     release("0.33.0")
     file = tmp_path / "recording"
-    output_of(SERVE, TESTS, "vllm==0.33.0", end, PYTHONPATH=str(PROJECT), KVCHECK_RECORD=str(file))
+    output_of(SERVE, TESTS, "vllm==0.33.0", end, passes, PYTHONPATH=str(PROJECT), KVCHECK_RECORD=str(file))
     return file
 
 
@@ -74,6 +81,12 @@ def test_a_killed_server_leaves_what_it_did(tmp_path: Path) -> None:
     undetermined, violations = judged(file)
     assert undetermined.startswith("cut-off: ")
     assert violations == []
+
+
+def test_wherever_a_recording_is_cut_it_is_cut_off(tmp_path: Path) -> None:
+    """Also between what was done to the server and what came of it."""
+    file = served(tmp_path, "shutdown", passes=45)
+    assert json.loads(output_of(CUT, TESTS, "vllm==0.33.0", file, PYTHONPATH=str(PROJECT))) == []
 
 
 def test_the_recording_ends_where_somebody_else_than_the_scheduler_evicts(tmp_path: Path) -> None:
