@@ -305,13 +305,15 @@ def append_text(path: Path, text: str) -> None:
         raise OutputError(f"cannot write {path}: {_reason(error)}") from error
 
 
-def require_writable(path: Path, appended: bool = False) -> None:
-    """Find out now, not after an hour's work, that a file cannot be written. ``appended``: it is added to, and not
-    replaced.
+def require_writable(path: Path, *read: Path, appended: bool = False) -> None:
+    """Find out now, not after an hour's work, that a file cannot be written, or is one of those that are ``read``.
+    ``appended``: it is added to, and not replaced.
 
     Raises:
-        InputError: it cannot.
+        InputError: it cannot, or is.
     """
+    if any(_is_same_file(path, source) for source in read):
+        raise InputError(f"cannot write {path}: it is what is read")
     target = Path(os.path.realpath(path))
     try:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -325,6 +327,13 @@ def require_writable(path: Path, appended: bool = False) -> None:
     needed = [target] * target.exists() + [folder] * (not in_place)
     if not folder.is_dir() or not all(os.access(one, os.W_OK) for one in needed):
         raise InputError(f"cannot write {path}: no permission, or {folder} is no folder")
+
+
+def _is_same_file(path: Path, source: Path) -> bool:
+    with contextlib.suppress(OSError, InputError):  # there is none
+        file = run_file(source)
+        return file.is_file() and path.samefile(file)
+    return False
 
 
 def _reason(error: OSError) -> str:

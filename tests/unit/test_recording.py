@@ -230,6 +230,18 @@ def test_the_command_says_how_and_what(tmp_path: Path, capsys: pytest.CaptureFix
     assert run(["record", "--out", str(out)]) == 3
 
 
+@pytest.mark.parametrize("arguments", [["record", "--out"], ["record", "--json"], ["replay", "--json"]])
+def test_a_recording_is_not_overwritten(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path / "r", OPENED, *lines_of_a_request(), Closed())
+    before = path.read_bytes()
+    command, option = arguments
+    assert run([command, str(path), option, str(path)]) == 3
+    assert "it is what is read" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
 def test_a_recording_of_no_known_version_needs_a_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path / "r", Opened(kvcheck="0.1.0", vllm="", layout=LAYOUT), arrived(0))
     assert run(["replay", str(path)]) == 3

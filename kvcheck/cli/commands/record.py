@@ -39,14 +39,14 @@ FILE, then FILE.2, and so on. No text and no token is written, only which prompt
 @color_option
 def command(path: Path | None, out: Path | None, json_file: str | None, no_color: bool) -> int:
     """Say how to record a running vLLM; of a recording, say what it holds, and make a run of it."""
-    screen = screen_for(json_file, no_color)
+    screen = screen_for(json_file, no_color, path)
     if path is None:
         if out is not None or json_file is not None:
             raise click.UsageError("--out and --json need a RECORDING")
         screen.line(HOW)
         return PASSED
     if out is not None:
-        require_writable(out)
+        require_writable(out, path)
     recording = read_recording(path)
     found = retraceable(recording)
     show(screen, path, recording, found)
