@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
@@ -19,6 +20,7 @@ from kvcheck.files import MOST_TOKEN, InputError, read_run
 from kvcheck.model.actions import Abort, Arrive, Complete, Schedule
 from kvcheck.model.content import Prefixes
 from kvcheck.model.layout import Group, Layout
+from kvcheck.model.observation import Failure
 from kvcheck.targets.recording import (
     Aborted,
     Arrived,
@@ -27,6 +29,7 @@ from kvcheck.targets.recording import (
     Opened,
     Outside,
     Planned,
+    Raised,
     Sampled,
     Told,
     encode,
@@ -228,6 +231,16 @@ def test_the_command_says_how_and_what(tmp_path: Path, capsys: pytest.CaptureFix
     assert len(read_run(out).actions) == 6
     assert run(["record", str(tmp_path / "nothing")]) == 3
     assert run(["record", "--out", str(out)]) == 3
+
+
+def test_the_command_tells_what_the_server_raised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failure = Failure(type="KeyError", function="free", file="vllm/pool.py", line=7, message="")
+    path = written(tmp_path / "r", OPENED, arrived(0), Raised(during="schedule", failure=failure), Closed())
+    assert run(["record", str(path), "--json", str(tmp_path / "report.json")]) == 0
+    told = "the server raised KeyError in free (vllm/pool.py:7)"
+    assert told in capsys.readouterr().out
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["ended_in_order"], report["raised"]) == (False, told)
 
 
 @pytest.mark.parametrize("arguments", [["record", "--out"], ["record", "--json"], ["replay", "--json"]])
