@@ -242,12 +242,19 @@ def judge_recording(target: Target, recording: Recording) -> RunResult:
     opened = lines.pop()
     assert isinstance(opened, Opened)
     if other := opened.outside or differing(found.settings, opened.settings):
-        return RunResult(undetermined=f"outside: a server made from its layout is another: {'; '.join(other[:5])}")
+        why = f"a server made from its layout is another: {'; '.join(other[:5])}"
+        return RunResult(undetermined=f"outside: {_other_release(recording, target)}{why}")
     watch = Watch(session, Execution(session, found.run.layout))
     try:
         return watch.result(_retraced(watch, found, lines) or found.undetermined)
     except HarnessError as error:
         return watch.result(f"harness: {error}")
+
+
+def _other_release(recording: Recording, target: Target) -> str:
+    """That the target is not what was recorded; empty if it is, as far as versions tell."""
+    live, made = (version.partition("+")[0] for version in (recording.opened.vllm, target.info.version))
+    return f"recorded from {live}, the target is {made}: " if live and made and live != made else ""
 
 
 def _retraced(watch: Watch, found: Retraceable, lines: list[Any]) -> str:

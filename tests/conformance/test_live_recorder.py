@@ -58,9 +58,9 @@ def served(tmp_path: Path, end: str, passes: int = 120) -> Path:
     return file
 
 
-def judged(file: Path) -> tuple[str, list[str]]:
+def judged(file: Path, version: str = "0.33.0") -> tuple[str, list[str]]:
     """What replay says: why it is undetermined, and the invariants that are broken."""
-    watched = Watched("vllm==0.33.0")
+    watched = Watched(f"vllm=={version}")
     try:
         result = watched.retrace(file)
     finally:
@@ -87,6 +87,17 @@ def test_wherever_a_recording_is_cut_it_is_cut_off(tmp_path: Path) -> None:
     """Also between what was done to the server and what came of it."""
     file = served(tmp_path, "shutdown", passes=45)
     assert json.loads(output_of(CUT, TESTS, "vllm==0.33.0", file, PYTHONPATH=str(PROJECT))) == []
+
+
+def test_on_another_release_a_server_with_other_attributes_is_outside(tmp_path: Path) -> None:
+    release("0.28.0")
+    recording = read_recording(served(tmp_path, "shutdown", passes=5))
+    opened = replace(recording.opened, vllm="0.33.0")
+    recording.path.write_bytes(b"".join(encode(line) + b"\n" for line in (opened, *recording.lines)))
+    undetermined, violations = judged(recording.path, "0.28.0")
+    assert undetermined.startswith("outside: recorded from 0.33.0, the target is 0.28.0: ")
+    assert "and not absent" in undetermined
+    assert violations == []
 
 
 def test_the_recording_ends_where_somebody_else_than_the_scheduler_evicts(tmp_path: Path) -> None:

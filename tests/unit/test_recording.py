@@ -218,6 +218,16 @@ def test_a_recorded_answer_is_what_sampling_gives() -> None:
     assert told[4] in (1, 2, 3, 4)
 
 
+def test_what_only_the_live_server_has_is_a_difference() -> None:
+    live = {"scheduler.a": 1, "scheduler.b": None, "scheduler.c": 3}
+    made = {"scheduler.a": 2, "scheduler.c": 3, "scheduler.d": 4, "scheduler.hook": "set"}
+    assert live_layout.differing(live, made) == [
+        "scheduler.a is 1 and not 2",
+        "scheduler.b is None and not absent",
+    ]
+    assert live_layout.differing(live, live) == []
+
+
 # ---- commands --------------------------------------------------------------------------------------------------------
 
 
