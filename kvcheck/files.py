@@ -22,6 +22,9 @@ EXPECTED_FILE = "expected.json"
 """The verdicts expected of each target, inside a counterexample's folder."""
 VERSION = 1
 
+LIVE_BEGINNING = b'{"line":"opened"'
+"""How everything begins that was recorded in a live server."""
+
 T = TypeVar("T")
 
 
@@ -45,6 +48,7 @@ class _Head(msgspec.Struct):
     observations: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     layout: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     groups: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    verdict: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Expected(msgspec.Struct):
@@ -143,7 +147,13 @@ def _bytes_of(file: Path) -> bytes:
 
 
 def _head(file: Path, raw: bytes) -> _Head:
+    if raw.startswith(LIVE_BEGINNING):
+        raise InputError(
+            f"{file}: what a live server has recorded becomes a run first: kvcheck record {file} --out RUN"
+        )
     head = _decoded(file, raw, _Head)
+    if head.verdict is not msgspec.UNSET:
+        raise InputError(f"{file}: a report, which names the runs of its violations, and is none")
     if head.version != VERSION:
         raise InputError(f"{file}: version {head.version} is not known ({VERSION} is)")
     return head

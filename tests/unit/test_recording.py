@@ -16,8 +16,8 @@ from releases import output_of
 
 from kvcheck.cli.main import run
 from kvcheck.engines.retracing import CUT_OFF, retraceable
-from kvcheck.files import MOST_TOKEN, InputError, read_run
-from kvcheck.model.actions import Abort, Arrive, Complete, Schedule
+from kvcheck.files import MOST_TOKEN, InputError, read_run, write_run
+from kvcheck.model.actions import Abort, Arrive, Complete, Run, Schedule
 from kvcheck.model.content import Prefixes
 from kvcheck.model.layout import Group, Layout
 from kvcheck.model.observation import Failure
@@ -263,6 +263,24 @@ def test_a_recording_is_not_overwritten(
     assert run([command, str(path), option, str(path)]) == 3
     assert "it is what is read" in capsys.readouterr().err
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["shrink", "--target", "model"], ["bisect"], ["replay", "--record", "x"], ["export", "--to", "pytest"]],
+)
+def test_what_needs_a_run_tells_how_a_recording_becomes_one(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path / "r", OPENED, *lines_of_a_request(), Closed())
+    assert run([arguments[0], str(path), *arguments[1:]]) == 3
+    assert f"becomes a run first: kvcheck record {path} --out RUN" in capsys.readouterr().err
+
+
+def test_a_run_is_no_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "run.json", Run(layout=LAYOUT, actions=()))
+    assert run(["record", str(tmp_path / "run.json")]) == 3
+    assert "not a recording of a live server, but a run or a trace" in capsys.readouterr().err
 
 
 def test_a_recording_of_no_known_version_needs_a_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

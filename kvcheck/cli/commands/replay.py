@@ -85,11 +85,7 @@ def command(path: Path, target: str | None, record: Path | None, json_file: str 
     screen = screen_for(json_file, no_color, path)
     if record is not None:
         require_writable(record, path)
-    if is_recording(path):
-        if record is not None:
-            raise InputError(
-                f"{path}: what a live server has recorded becomes a run first: kvcheck record {path} --out RUN"
-            )
+    if is_recording(path) and record is None:  # else it must be a run first
         return finished(screen, judged_live(path, target), json_file)
     found = read_run_or_trace(path)
     if isinstance(found, Trace) and target is None:
