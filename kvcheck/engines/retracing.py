@@ -143,8 +143,6 @@ class _Reader:
                 self.steps.append(Step([Reset(running=line.running)]))
             case Paused():
                 self.steps.append(Step([Pause(what=line.what)]))
-            case _:
-                raise ValueError("a server is opened twice")
 
     def _outcome(self, line: Told | Raised) -> None:
         """What came of the line before. Requests that were ended together are so in the order in which they were."""

@@ -206,6 +206,10 @@ def read_recording(path: Path) -> Recording:
         raise InputError(f"{path}: not a recording: its first line does not say what was recorded")
     if lines[0].version != VERSION:
         raise InputError(f"{path}: version {lines[0].version} is not known ({VERSION} is)")
+    if any(isinstance(line, Opened) for line in lines[1:]):
+        raise InputError(f"{path}: two recordings in one file: keep each in its own")
+    if any(isinstance(line, Closed) for line in lines[:-1]):
+        raise InputError(f"{path}: the recording contradicts itself (it goes on after its end)")
     return Recording(path, lines[0], lines[1:], bool(tail))
 
 

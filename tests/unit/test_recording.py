@@ -177,7 +177,7 @@ def test_a_server_that_no_layout_can_say_is_undetermined(tmp_path: Path) -> None
         Told(log=[("asked", (0,))]),
         Arrived(request=1, prompt=b"abc", max_tokens=3),
         Arrived(request=1, prompt=b"\xff" * 4, max_tokens=3),
-        OPENED,
+        Closed(),
     ],
 )
 def test_a_recording_that_contradicts_itself_is_refused(line: object, tmp_path: Path) -> None:
@@ -185,6 +185,14 @@ def test_a_recording_that_contradicts_itself_is_refused(line: object, tmp_path: 
     with pytest.raises(InputError, match="contradicts itself") as refused:
         retraceable(read_recording(path))
     assert str(refused.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("end", [Closed(), Outside(why="a load that failed"), arrived(1)])
+@pytest.mark.parametrize("opened", [OPENED, replace(OPENED, layout=None)])
+def test_two_recordings_in_one_file_are_refused(opened: Opened, end: object, tmp_path: Path) -> None:
+    path = written(tmp_path / "r", opened, arrived(0), end, OPENED, arrived(0), Closed())
+    with pytest.raises(InputError, match="two recordings in one file"):
+        read_recording(path)
 
 
 @pytest.mark.parametrize(
