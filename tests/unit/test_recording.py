@@ -98,6 +98,25 @@ def test_a_file_that_is_there_is_not_touched(tmp_path: Path) -> None:
     assert (tmp_path / "r").read_text() == "mine"
 
 
+def test_in_a_folder_a_recording_is_a_new_file(tmp_path: Path) -> None:
+    sinks = [FileSink(tmp_path) for _ in range(2)]
+    assert [sink.path for sink in sinks] == [tmp_path / "kvcheck.jsonl", tmp_path / "kvcheck.jsonl.2"]
+
+
+@pytest.mark.parametrize(("value", "file"), [("new/", "new/kvcheck.jsonl"), ("new", "new"), ("0", "0")])
+def test_the_variable_is_a_name(value: str, file: str) -> None:
+    code = """
+        import sys, types
+        from kvcheck.targets.vllm import plugin
+        module = types.SimpleNamespace(Scheduler="Scheduler")
+        sys.modules.update({f"vllm{name}": module for name in ("", ".v1", ".v1.core", ".v1.core.sched")})
+        sys.modules["vllm.v1.core.sched.scheduler"] = module
+        plugin.record_schedulers = print
+        plugin.register()
+    """
+    assert output_of(code, PYTHONPATH=str(PROJECT), KVCHECK_RECORD=value).strip() == f"Scheduler {file}"
+
+
 def test_what_can_wait_is_done_in_order() -> None:
     writer, done = Writer(), []
     for number in range(5):
