@@ -23,6 +23,9 @@ EXPECTED_FILE = "expected.json"
 """The verdicts expected of each target, inside a counterexample's folder."""
 VERSION = 1
 
+LIVE_BEGINNING = b'{"line":"opened"'
+"""How everything begins that was recorded in a live server."""
+
 T = TypeVar("T")
 
 
@@ -147,7 +150,13 @@ def _bytes_of(file: Path) -> bytes:
 
 
 def _head(file: Path, raw: bytes) -> _Head:
+    if raw.startswith(LIVE_BEGINNING):
+        raise InputError(
+            f"{file}: what a live server has recorded becomes a run first: kvcheck record {file} --out RUN"
+        )
     head = _decoded(file, raw, _Head)
+    if head.verdict is not msgspec.UNSET:
+        raise InputError(f"{file}: a report, which names the runs of its violations, and is none")
     if head.version != VERSION:
         raise InputError(f"{file}: version {head.version} is not known ({VERSION} is)")
     return head
@@ -309,13 +318,15 @@ def append_text(path: Path, text: str) -> None:
         raise OutputError(f"cannot write {path}: {_reason(error)}") from error
 
 
-def require_writable(path: Path, appended: bool = False) -> None:
-    """Find out now, not after an hour's work, that a file cannot be written. ``appended``: it is added to, and not
-    replaced.
+def require_writable(path: Path, *read: Path, appended: bool = False) -> None:
+    """Find out now, not after an hour's work, that a file cannot be written, or is one of those that are ``read``.
+    ``appended``: it is added to, and not replaced.
 
     Raises:
-        InputError: it cannot.
+        InputError: it cannot, or is.
     """
+    if any(_is_same_file(path, source) for source in read):
+        raise InputError(f"cannot write {path}: it is what is read")
     target = Path(os.path.realpath(path))
     try:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -340,6 +351,13 @@ def _try_a_file_in(folder: Path, path: Path) -> None:
             pass
     except OSError as error:
         raise InputError(f"cannot write {path}: {_reason(error)}") from error
+
+
+def _is_same_file(path: Path, source: Path) -> bool:
+    with contextlib.suppress(OSError, InputError):  # there is none
+        file = run_file(source)
+        return file.is_file() and path.samefile(file)
+    return False
 
 
 def _reason(error: OSError) -> str:

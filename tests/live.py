@@ -9,6 +9,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from kvcheck.engines.execution import Execution
 from kvcheck.engines.judging import Watch
 from kvcheck.engines.random_layouts import Features
@@ -93,6 +95,18 @@ def serve(spec: str, end: str, passes: int = 120) -> None:
         scheduler.shutdown()
     else:
         _cut(Path(os.environ["KVCHECK_RECORD"]))
+
+
+def parted_where_cut(spec: str, file: Path) -> list[str]:
+    """Cut a recording after each of its lines; what is said of those that are not as far as they go what they were."""
+    target, recording = load_target(spec), read_recording(file)
+    said = []
+    for length in range(len(recording.lines)):
+        cut = msgspec.structs.replace(recording, lines=recording.lines[:length])
+        result = judge_recording(target, cut)
+        if result.violations or not result.undetermined.startswith("cut-off: "):
+            said.append(f"after {length} lines: {result.undetermined}")
+    return said
 
 
 def _request(api: Any, rng: random.Random, heads: list[list[int]]) -> Any:

@@ -141,11 +141,13 @@ class Ci:
 
     def _check_outputs(self) -> None:
         options = self.options
-        for file in (options.junit, options.sarif, options.update_baseline and options.baseline):
-            if file:
-                require_writable(file)
+        known = (options.baseline,) if options.baseline else ()
+        for file in filter(None, (options.junit, options.sarif)):
+            require_writable(file, *known)
+        if options.update_baseline and options.baseline:
+            require_writable(options.baseline)
         if options.summary:
-            require_writable(options.summary, appended=True)
+            require_writable(options.summary, *known, appended=True)
         if options.junit is not None:
             try:
                 importlib.import_module("junitparser")

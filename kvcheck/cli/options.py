@@ -88,10 +88,11 @@ def folder_for(out: str | None, target: str, seed: int, *kind: str) -> Path:
     return folder
 
 
-def screen_for(json_file: str | None, no_color: bool) -> Screen:
-    """Where people read: stdout, or stderr if stdout is for the JSON. Finds out whether the report can be written."""
+def screen_for(json_file: str | None, no_color: bool, *read: Path | None) -> Screen:
+    """Where people read: stdout, or stderr if stdout is for the JSON. Finds out whether the report can be written, and
+    not over the files that the command has ``read``."""
     if json_file not in (None, STDOUT):
-        require_writable(Path(json_file))
+        require_writable(Path(json_file), *filter(None, read))
     return Screen(sys.stderr if json_file == STDOUT else sys.stdout, no_color)
 
 

@@ -143,8 +143,6 @@ class _Reader:
                 self.steps.append(Step([Reset(running=line.running)]))
             case Paused():
                 self.steps.append(Step([Pause(what=line.what)]))
-            case _:
-                raise ValueError("a server is opened twice")
 
     def _outcome(self, line: Told | Raised) -> None:
         """What came of the line before. Requests that were ended together are so in the order in which they were."""
@@ -242,7 +240,8 @@ def judge_recording(target: Target, recording: Recording) -> RunResult:
     opened = lines.pop()
     assert isinstance(opened, Opened)
     if other := opened.outside or differing(found.settings, opened.settings):
-        return RunResult(undetermined=f"outside: a server made from its layout is another: {'; '.join(other[:5])}")
+        why = f"a server made from its layout is another: {'; '.join(other[:5])}"
+        return RunResult(undetermined=f"outside: {_other_release(recording, target)}{why}")
     watch = Watch(session, Execution(session, found.run.layout))
     try:
         return watch.result(_retraced(watch, found, lines) or found.undetermined)
@@ -250,9 +249,18 @@ def judge_recording(target: Target, recording: Recording) -> RunResult:
         return watch.result(f"harness: {error}")
 
 
+def _other_release(recording: Recording, target: Target) -> str:
+    """That the target is not what was recorded; empty if it is, as far as versions tell."""
+    live, made = (version.partition("+")[0] for version in (recording.opened.vllm, target.info.version))
+    return f"recorded from {live}, the target is {made}: " if live and made and live != made else ""
+
+
 def _retraced(watch: Watch, found: Retraceable, lines: list[Any]) -> str:
     """Go through all steps; why it stopped, if it was not at the end or at a violation."""
-    for number, step in enumerate(found.steps):
+    steps = found.steps
+    if found.undetermined == CUT_OFF and steps[-1].outcome is None:
+        steps = steps[:-1]  # nobody knows what came of it: the server may have died in it
+    for number, step in enumerate(steps):
         for action in step.actions:
             before = dict(watch.violations)
             watch.apply(action)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import shorten
 from typing import Any
 
 import msgspec
@@ -23,8 +24,9 @@ from kvcheck.model.actions import (
 from kvcheck.model.layout import Connector, Drafter, Group, Layout
 from kvcheck.model.observation import NOBODY, CacheView, Event, Observation
 
-LONGEST_PROMPT = 48
-"""Tokens that are shown; the run file has them all."""
+LONGEST_PROMPT, WIDEST_PROMPT = 48, 144
+"""Tokens that are shown, and characters: of the long numbers of a live server's recording, fewer are. The run file has
+them all."""
 
 
 # ---- layouts -----------------------------------------------------------------------------------------------------
@@ -165,8 +167,9 @@ def _answer_text(answer: Answer) -> str:
 
 
 def _prompt_text(prompt: tuple[int, ...]) -> str:
-    shown = " ".join(map(str, prompt[:LONGEST_PROMPT]))
-    return f"{len(prompt)} tokens ({shown}{' ...' if len(prompt) > LONGEST_PROMPT else ''})"
+    shown = shorten(" ".join(map(str, prompt[:LONGEST_PROMPT])), WIDEST_PROMPT, placeholder="")
+    more = len(shown.split()) < len(prompt)
+    return f"{len(prompt)} tokens ({shown}{' ...' if more else ''})"
 
 
 # ---- what was seen -----------------------------------------------------------------------------------------------

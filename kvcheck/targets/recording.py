@@ -7,19 +7,18 @@ it happens) or what came of it. Tokens are *identities*: see ``kvcheck.targets.v
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from kvcheck.files import MOST_TOKEN, InputError, one_line
+from kvcheck.files import LIVE_BEGINNING, MOST_TOKEN, InputError, one_line, read_run_or_trace
 from kvcheck.model.layout import Layout
 from kvcheck.model.observation import Failure, Tables
 
 VERSION = 1
-FIRST_BYTES = b'{"line":"opened"'
-"""How every recording begins."""
 
 PoolEvent: TypeAlias = tuple[str, tuple[int, ...]]
 """What the pool did: took, touched or released these blocks; cleared all keys. Of single keys nothing is told: they
@@ -178,7 +177,7 @@ def is_recording(path: Path) -> bool:
     """Whether a file begins as a recording does; False if it cannot be read."""
     try:
         with path.open("rb") as file:
-            return file.read(len(FIRST_BYTES)) == FIRST_BYTES
+            return file.read(len(LIVE_BEGINNING)) == LIVE_BEGINNING
     except OSError:
         return False
 
@@ -190,9 +189,12 @@ def read_recording(path: Path) -> Recording:
         InputError: it is none, or a line other than the last is broken.
     """
     try:
-        rows = path.read_bytes().split(b"\n")
+        raw = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    if not raw.startswith(LIVE_BEGINNING):
+        raise InputError(f"{path}: not a recording of a live server{_what_else(path)}")
+    rows = raw.split(b"\n")
     tail = rows.pop()
     lines: list[Any] = []
     for number, row in enumerate(rows, 1):
@@ -204,7 +206,18 @@ def read_recording(path: Path) -> Recording:
         raise InputError(f"{path}: not a recording: its first line does not say what was recorded")
     if lines[0].version != VERSION:
         raise InputError(f"{path}: version {lines[0].version} is not known ({VERSION} is)")
+    if any(isinstance(line, Opened) for line in lines[1:]):
+        raise InputError(f"{path}: two recordings in one file: keep each in its own")
+    if any(isinstance(line, Closed) for line in lines[:-1]):
+        raise InputError(f"{path}: the recording contradicts itself (it goes on after its end)")
     return Recording(path, lines[0], lines[1:], bool(tail))
+
+
+def _what_else(path: Path) -> str:
+    with contextlib.suppress(InputError):
+        read_run_or_trace(path)
+        return ", but a run or a trace: for kvcheck replay, shrink and bisect as it is"
+    return ""
 
 
 def tokens_of(packed: bytes) -> tuple[int, ...]:

@@ -252,6 +252,15 @@ WRONG = [
     ["fuzz", "--database", TOO_LONG],
     ["fuzz", "--baseline", TOO_LONG, "--update-baseline"],
     ["export", TOO_LONG, "--to", "html"],
+    ["record", "good.json", "--out", "good.json"],
+    ["record", "good.json", "--json", "good.json"],
+    ["replay", "good.json", "--json", "./good.json"],
+    ["replay", "folder", "--json", "folder/run.json"],
+    ["replay", "good.json", "--target", "model", "--record", "good.json"],
+    ["shrink", "good.json", "--target", "model", "--out", "good.json"],
+    ["export", "good.json", "--to", "html", "--out", "good.json"],
+    ["bisect", "good.json", "--json", "good.json"],
+    ["fuzz", "--layout", "good.json", "--json", "good.json"],
     ["bisect", "good.json", "--targets", ","],
     ["bisect", "good.json", "--targets", ""],
     ["layouts", "show", "nosuch"],
@@ -266,7 +275,9 @@ def test_wrong_usage_is_one_line_and_status_3(arguments: list[str], capsys: pyte
     write_run(Path("good.json"), run_of("a"))
     unheard_of = Observation(index=0, log=(Retold("nobody", ()),))
     write_trace(Path("torn.json"), Trace(run_of("a"), TargetInfo(spec="toy"), Promises(), (unheard_of,)))
+    write_run(Path("folder/run.json"), run_of("a"))
     assert run(arguments) == 3
+    assert read_run(Path("good.json")) == read_run(Path("folder")) == run_of("a")
     captured = capsys.readouterr()
     assert captured.out == ""
     assert re.fullmatch(r"kvcheck: [^\n]+\n", captured.err)

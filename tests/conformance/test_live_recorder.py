@@ -29,7 +29,14 @@ SERVE = """
     from pathlib import Path
     sys.path.insert(0, sys.argv[1])
     from live import serve
-    serve(sys.argv[2], end=sys.argv[3])
+    serve(sys.argv[2], end=sys.argv[3], passes=int(sys.argv[4]))
+"""
+CUT = """
+    import json, sys
+    from pathlib import Path
+    sys.path.insert(0, sys.argv[1])
+    from live import parted_where_cut
+    print(json.dumps(parted_where_cut(sys.argv[2], Path(sys.argv[3]))))
 """
 
 
@@ -44,16 +51,16 @@ def test_random_runs_are_judged_from_their_recording_as_they_were(version: str, 
     assert told["same"] + told["outside"] == RUNS
 
 
-def served(tmp_path: Path, end: str) -> Path:
+def served(tmp_path: Path, end: str, passes: int = 120) -> Path:
     release("0.33.0")
     file = tmp_path / "recording"
-    output_of(SERVE, TESTS, "vllm==0.33.0", end, PYTHONPATH=str(PROJECT), KVCHECK_RECORD=str(file))
+    output_of(SERVE, TESTS, "vllm==0.33.0", end, passes, PYTHONPATH=str(PROJECT), KVCHECK_RECORD=str(file))
     return file
 
 
-def judged(file: Path) -> tuple[str, list[str]]:
+def judged(file: Path, version: str = "0.33.0") -> tuple[str, list[str]]:
     """What replay says: why it is undetermined, and the invariants that are broken."""
-    watched = Watched("vllm==0.33.0")
+    watched = Watched(f"vllm=={version}")
     try:
         result = watched.retrace(file)
     finally:
@@ -73,6 +80,23 @@ def test_a_killed_server_leaves_what_it_did(tmp_path: Path) -> None:
     file = served(tmp_path, "cut")
     undetermined, violations = judged(file)
     assert undetermined.startswith("cut-off: ")
+    assert violations == []
+
+
+def test_wherever_a_recording_is_cut_it_is_cut_off(tmp_path: Path) -> None:
+    """Also between what was done to the server and what came of it."""
+    file = served(tmp_path, "shutdown", passes=45)
+    assert json.loads(output_of(CUT, TESTS, "vllm==0.33.0", file, PYTHONPATH=str(PROJECT))) == []
+
+
+def test_on_another_release_a_server_with_other_attributes_is_outside(tmp_path: Path) -> None:
+    release("0.28.0")
+    recording = read_recording(served(tmp_path, "shutdown", passes=5))
+    opened = replace(recording.opened, vllm="0.33.0")
+    recording.path.write_bytes(b"".join(encode(line) + b"\n" for line in (opened, *recording.lines)))
+    undetermined, violations = judged(recording.path, "0.28.0")
+    assert undetermined.startswith("outside: recorded from 0.33.0, the target is 0.28.0: ")
+    assert "and not absent" in undetermined
     assert violations == []
 
 

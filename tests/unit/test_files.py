@@ -81,6 +81,8 @@ BAD = {
     '{"actions": [], "layout": {"groups": [], "num_blocks": 9, "max_model_len": 1, "token_budget": 1, "colour": 1}}': (
         "unknown field `colour`"
     ),
+    '{"line":"opened","version":1}\n{"line":"closed"}': "becomes a run first: kvcheck record",
+    '{"version": 1, "kvcheck": "0.1.0", "verdict": "violated", "layout": null}': "a report",
     '{"observations": 1, "run": 2}': "Expected `array`",
     "[" * 100_000: "",
     '{"actions": ' + "[" * 100_000: "",

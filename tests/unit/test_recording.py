@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
@@ -15,10 +16,11 @@ from releases import output_of
 
 from kvcheck.cli.main import run
 from kvcheck.engines.retracing import CUT_OFF, retraceable
-from kvcheck.files import MOST_TOKEN, InputError, read_run
-from kvcheck.model.actions import Abort, Arrive, Complete, Schedule
+from kvcheck.files import MOST_TOKEN, InputError, read_run, write_run
+from kvcheck.model.actions import Abort, Arrive, Complete, Run, Schedule
 from kvcheck.model.content import Prefixes
 from kvcheck.model.layout import Group, Layout
+from kvcheck.model.observation import Failure
 from kvcheck.targets.recording import (
     Aborted,
     Arrived,
@@ -27,6 +29,7 @@ from kvcheck.targets.recording import (
     Opened,
     Outside,
     Planned,
+    Raised,
     Sampled,
     Told,
     encode,
@@ -93,6 +96,25 @@ def test_a_file_that_is_there_is_not_touched(tmp_path: Path) -> None:
     sinks = [FileSink(tmp_path / "r") for _ in range(2)]
     assert [sink.path.name for sink in sinks] == ["r.2", "r.3"]
     assert (tmp_path / "r").read_text() == "mine"
+
+
+def test_in_a_folder_a_recording_is_a_new_file(tmp_path: Path) -> None:
+    sinks = [FileSink(tmp_path) for _ in range(2)]
+    assert [sink.path for sink in sinks] == [tmp_path / "kvcheck.jsonl", tmp_path / "kvcheck.jsonl.2"]
+
+
+@pytest.mark.parametrize(("value", "file"), [("new/", "new/kvcheck.jsonl"), ("new", "new"), ("0", "0")])
+def test_the_variable_is_a_name(value: str, file: str) -> None:
+    code = """
+        import sys, types
+        from kvcheck.targets.vllm import plugin
+        module = types.SimpleNamespace(Scheduler="Scheduler")
+        sys.modules.update({f"vllm{name}": module for name in ("", ".v1", ".v1.core", ".v1.core.sched")})
+        sys.modules["vllm.v1.core.sched.scheduler"] = module
+        plugin.record_schedulers = print
+        plugin.register()
+    """
+    assert output_of(code, PYTHONPATH=str(PROJECT), KVCHECK_RECORD=value).strip() == f"Scheduler {file}"
 
 
 def test_what_can_wait_is_done_in_order() -> None:
@@ -174,7 +196,7 @@ def test_a_server_that_no_layout_can_say_is_undetermined(tmp_path: Path) -> None
         Told(log=[("asked", (0,))]),
         Arrived(request=1, prompt=b"abc", max_tokens=3),
         Arrived(request=1, prompt=b"\xff" * 4, max_tokens=3),
-        OPENED,
+        Closed(),
     ],
 )
 def test_a_recording_that_contradicts_itself_is_refused(line: object, tmp_path: Path) -> None:
@@ -182,6 +204,14 @@ def test_a_recording_that_contradicts_itself_is_refused(line: object, tmp_path: 
     with pytest.raises(InputError, match="contradicts itself") as refused:
         retraceable(read_recording(path))
     assert str(refused.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("end", [Closed(), Outside(why="a load that failed"), arrived(1)])
+@pytest.mark.parametrize("opened", [OPENED, replace(OPENED, layout=None)])
+def test_two_recordings_in_one_file_are_refused(opened: Opened, end: object, tmp_path: Path) -> None:
+    path = written(tmp_path / "r", opened, arrived(0), end, OPENED, arrived(0), Closed())
+    with pytest.raises(InputError, match="two recordings in one file"):
+        read_recording(path)
 
 
 @pytest.mark.parametrize(
@@ -215,6 +245,16 @@ def test_a_recorded_answer_is_what_sampling_gives() -> None:
     assert told[4] in (1, 2, 3, 4)
 
 
+def test_what_only_the_live_server_has_is_a_difference() -> None:
+    live = {"scheduler.a": 1, "scheduler.b": None, "scheduler.c": 3}
+    made = {"scheduler.a": 2, "scheduler.c": 3, "scheduler.d": 4, "scheduler.hook": "set"}
+    assert live_layout.differing(live, made) == [
+        "scheduler.a is 1 and not 2",
+        "scheduler.b is None and not absent",
+    ]
+    assert live_layout.differing(live, live) == []
+
+
 # ---- commands --------------------------------------------------------------------------------------------------------
 
 
@@ -228,6 +268,46 @@ def test_the_command_says_how_and_what(tmp_path: Path, capsys: pytest.CaptureFix
     assert len(read_run(out).actions) == 6
     assert run(["record", str(tmp_path / "nothing")]) == 3
     assert run(["record", "--out", str(out)]) == 3
+
+
+def test_the_command_tells_what_the_server_raised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failure = Failure(type="KeyError", function="free", file="vllm/pool.py", line=7, message="")
+    path = written(tmp_path / "r", OPENED, arrived(0), Raised(during="schedule", failure=failure), Closed())
+    assert run(["record", str(path), "--json", str(tmp_path / "report.json")]) == 0
+    told = "the server raised KeyError in free (vllm/pool.py:7)"
+    assert told in capsys.readouterr().out
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["ended_in_order"], report["raised"]) == (False, told)
+
+
+@pytest.mark.parametrize("arguments", [["record", "--out"], ["record", "--json"], ["replay", "--json"]])
+def test_a_recording_is_not_overwritten(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path / "r", OPENED, *lines_of_a_request(), Closed())
+    before = path.read_bytes()
+    command, option = arguments
+    assert run([command, str(path), option, str(path)]) == 3
+    assert "it is what is read" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["shrink", "--target", "model"], ["bisect"], ["replay", "--record", "x"], ["export", "--to", "pytest"]],
+)
+def test_what_needs_a_run_tells_how_a_recording_becomes_one(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path / "r", OPENED, *lines_of_a_request(), Closed())
+    assert run([arguments[0], str(path), *arguments[1:]]) == 3
+    assert f"becomes a run first: kvcheck record {path} --out RUN" in capsys.readouterr().err
+
+
+def test_a_run_is_no_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "run.json", Run(layout=LAYOUT, actions=()))
+    assert run(["record", str(tmp_path / "run.json")]) == 3
+    assert "not a recording of a live server, but a run or a trace" in capsys.readouterr().err
 
 
 def test_a_recording_of_no_known_version_needs_a_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,8 +21,10 @@ from kvcheck.engines.earlier import Earlier, Outcome, Replayed
 from kvcheck.engines.tally import Undetermined
 from kvcheck.files import json_text
 from kvcheck.invariants.registry import Violation, all_invariants
+from kvcheck.model.actions import Arrive
 from kvcheck.model.observation import TargetInfo
 from kvcheck.report.campaign_json import campaign_report
+from kvcheck.report.describe import action_text
 from kvcheck.report.junit import junit_report
 from kvcheck.report.pages.campaign import campaign_page
 from kvcheck.report.sarif import SOMEWHERE, sarif_report
@@ -298,3 +300,17 @@ def test_a_summary() -> None:
     assert "<summary><code>new one</code></summary>" in lines
     assert text.count("<details>") == text.count("</details>") == 1
     assert "Undetermined" not in summary_report(result_of(), [], "b.json")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "told"),
+    [
+        ((1, 2, 3), "3 tokens (1 2 3)"),
+        (tuple(range(10, 58)), f"48 tokens ({' '.join(map(str, range(10, 58)))})"),
+        (tuple(range(100)), f"100 tokens ({' '.join(map(str, range(48)))} ...)"),
+        ((2_000_000_001,) * 40, f"40 tokens ({' '.join(['2000000001'] * 13)} ...)"),
+        ((), "0 tokens ()"),
+    ],
+)
+def test_a_long_prompt_and_one_of_long_numbers_are_shown_in_part(prompt: tuple[int, ...], told: str) -> None:
+    assert action_text(Arrive(label="a", prompt=prompt, max_tokens=2)) == f"arrive a: {told}, at most 2 more"

@@ -51,7 +51,7 @@ def command(
     names = [name.strip() for name in (RELEASES if targets is None else targets).split(",") if name.strip()]
     if not names:
         raise click.UsageError("--targets names none")
-    screen = screen_for(json_file, no_color)
+    screen = screen_for(json_file, no_color, path)
     run = read_run(path)
     signature = signature or stated_signature(path)
     screen.line(f"run        {path}: {len(run.actions)} actions")

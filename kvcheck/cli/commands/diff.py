@@ -87,10 +87,10 @@ def command(
     Violated: head breaks what base does not, in any of the runs. What costs more on head is told, with the shortest run
     found that shows it; it is a violation only beyond a --limit. A preset is laid out as head has it.
     """
-    screen = screen_for(json_file, no_color)
+    screen = screen_for(json_file, no_color, Path(layout))
     infos = describe(base), describe(head)
     if markdown_file is not None:
-        require_writable(Path(markdown_file))
+        require_writable(Path(markdown_file), Path(layout))
     plan = Plan(
         base=base,
         head=head,

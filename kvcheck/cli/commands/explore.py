@@ -52,7 +52,7 @@ def command(
     Passed: all was seen, and nothing is broken. Violated: something is. Undetermined: a search was cut before it came
     to its end.
     """
-    screen = screen_for(json_file, no_color)
+    screen = screen_for(json_file, no_color, *map(Path, scopes))
     if not is_model(target):
         raise InputError(f"{target}: only the model can be explored ({MODEL}, {MODEL}+FAULT or {MODEL}@X.Y.Z)")
     faults_of(target)

@@ -73,7 +73,7 @@ def command(path: Path, form: str, target: str | None, signature: str | None, ou
     chosen.require()
     file = None if out == STDOUT else Path(out) if out else chosen.named(path)
     if file is not None:
-        require_writable(file)
+        require_writable(file, path)
     exported = chosen.make(path, target, signature, screen)
     if exported.text is None:
         screen.verdict("undetermined", f": not exported: {exported.told}")

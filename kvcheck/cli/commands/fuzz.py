@@ -100,10 +100,10 @@ def command(
 
     What earlier campaigns like this one have found is replayed first, for a quarter of the time at most.
     """
-    screen = screen_for(json_file, no_color)
+    screen = screen_for(json_file, no_color, Path(layout), ci.baseline)
     if html_file is not None:
         require_extra()
-        require_writable(html_file)
+        require_writable(html_file, Path(layout))
     job = Ci(ci, out_folder(out))
     info = describe(target)
     chosen = layout_of(layout, info.version)

@@ -64,10 +64,10 @@ def command(
     Asked are the same prompt again, the prompt continued, two and three prompts with a shared head, and a conversation
     turn by turn. The pool is so large that nothing is evicted. Passed: all was measured.
     """
-    screen = screen_for(json_file, no_color)
+    screen = screen_for(json_file, no_color, Path(layout))
     if plot_file is not None:
         require_plots(plot_file)
-        require_writable(plot_file)
+        require_writable(plot_file, Path(layout))
     infos = {spec: describe(spec) for spec in dict.fromkeys((target, *compare))}
     setups = _setups(layout, target, infos, changes)
     asked = [case for case in CASES if case.name in (cases or BY_NAME)]

@@ -73,7 +73,7 @@ def show(name: str, release: str | None) -> int:
 )
 def from_config(config: Path, server_args: str, target: str, full_size: bool, json_file: str) -> int:
     """Print the layout that a public model's config.json and a server's arguments lead to."""
-    screen = screen_for(json_file, no_color=False)
+    screen = screen_for(json_file, False, config)
     raw = read_config(config)
     args = parse_server_args(server_args)
     found = derive(raw, args, release_of(describe(target).version), full_size, load_planner(target))

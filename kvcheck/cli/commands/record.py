@@ -15,7 +15,7 @@ from kvcheck.files import InputError, require_writable, versioned, write_run
 from kvcheck.model.actions import kind_of
 from kvcheck.report.console import Screen
 from kvcheck.report.describe import layout_lines
-from kvcheck.targets.recording import Recording, read_recording
+from kvcheck.targets.recording import Raised, Recording, read_recording
 from kvcheck.targets.vllm.plugin import VARIABLE
 
 HOW = f"""\
@@ -39,14 +39,14 @@ FILE, then FILE.2, and so on. No text and no token is written, only which prompt
 @color_option
 def command(path: Path | None, out: Path | None, json_file: str | None, no_color: bool) -> int:
     """Say how to record a running vLLM; of a recording, say what it holds, and make a run of it."""
-    screen = screen_for(json_file, no_color)
+    screen = screen_for(json_file, no_color, path)
     if path is None:
         if out is not None or json_file is not None:
             raise click.UsageError("--out and --json need a RECORDING")
         screen.line(HOW)
         return PASSED
     if out is not None:
-        require_writable(out)
+        require_writable(out, path)
     recording = read_recording(path)
     found = retraceable(recording)
     show(screen, path, recording, found)
@@ -74,7 +74,17 @@ def show(screen: Screen, path: Path, recording: Recording, found: Retraceable) -
 def ending(recording: Recording, found: Retraceable) -> str:
     """How it ends."""
     last = " (its last line is not whole)" if recording.cut else ""
-    return (found.undetermined or "ended in order") + last
+    return (found.undetermined or raised(found) or "ended in order") + last
+
+
+def raised(found: Retraceable) -> str:
+    """What the server raised at the end; empty if it did not."""
+    last = found.steps[-1].outcome if found.steps else None
+    if not isinstance(last, Raised):
+        return ""
+    failure = last.failure
+    place = f" in {failure.function} ({failure.file}:{failure.line})" if failure.function else ""
+    return f"the server raised {failure.type}{place}"
 
 
 def kinds_of(found: Retraceable) -> Counter[str]:
@@ -90,7 +100,8 @@ def report(path: Path, recording: Recording, found: Retraceable, out: Path | Non
         "recording": str(path),
         "vllm": recording.opened.vllm,
         "layout": None if layout is None else versioned(layout),
-        "ended_in_order": not found.undetermined,
+        "ended_in_order": not (found.undetermined or raised(found)),
+        "raised": raised(found),
         "undetermined": found.undetermined,
         "actions_by_kind": dict(kinds_of(found)),
         "run": None if out is None else str(out),

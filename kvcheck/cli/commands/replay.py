@@ -82,14 +82,10 @@ def _anybody_arrived(trace: Trace) -> bool:
 def command(path: Path, target: str | None, record: Path | None, json_file: str | None, no_color: bool) -> int:
     """Judge one run (a counterexample's folder or a run file) on a target, a recorded run without one, or what a live
     server has recorded (see kvcheck record) on the release that it was."""
-    screen = screen_for(json_file, no_color)
+    screen = screen_for(json_file, no_color, path)
     if record is not None:
-        require_writable(record)
-    if is_recording(path):
-        if record is not None:
-            raise InputError(
-                f"{path}: what a live server has recorded becomes a run first: kvcheck record {path} --out RUN"
-            )
+        require_writable(record, path)
+    if is_recording(path) and record is None:  # else it must be a run first
         return finished(screen, judged_live(path, target), json_file)
     found = read_run_or_trace(path)
     if isinstance(found, Trace) and target is None:

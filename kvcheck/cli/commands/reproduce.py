@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import click
 
@@ -70,7 +71,7 @@ def command(
     Violated: it was shown. Undetermined: it did not come up, and what was tried is told. Other violations on the way
     are told, and are not what was asked for.
     """
-    screen = screen_for(json_file, no_color)
+    screen = screen_for(json_file, no_color, Path(layout))
     text = sys.stdin.read() if crash == STDOUT else crash
     wanted = crash_in(text)
     if wanted is None:

@@ -50,10 +50,10 @@ def command(
     no_color: bool,
 ) -> int:
     """Shrink a run that breaks an invariant: fewer actions, a plainer layout, fewer tokens."""
-    screen = screen_for(json_file, no_color)
+    screen = screen_for(json_file, no_color, path)
     file = run_file(path)
     out = out or file.with_suffix(".shrunk.json")
-    require_writable(out)
+    require_writable(out, path)
     run = read_run(path)
     signature = signature or stated_signature(path)
     watched = Watched(target, expected=describe(target))

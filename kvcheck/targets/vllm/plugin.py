@@ -2,7 +2,8 @@
 
 Without the variable nothing is imported and nothing is touched. vLLM calls `register` in each of its processes; only
 the one with the scheduler in it writes. A second scheduler writes to ``FILE.2``, and so on; no file that is there is
-touched. The writing is done by a thread beside the scheduler's, mostly while that waits for the workers.
+touched. FILE may be a folder. The writing is done by a thread beside the scheduler's, mostly while that waits for the
+workers.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from kvcheck.targets.recording import AnyLine
 
 VARIABLE = "KVCHECK_RECORD"
+NAME = "kvcheck.jsonl"
+"""Of a recording in a folder."""
 MOST_FILES = 1000
 EVERY_SECONDS = 0.02
 """Between two looks of the writing thread for work."""
@@ -36,7 +39,7 @@ def register() -> None:
     if name:
         from vllm.v1.core.sched.scheduler import Scheduler
 
-        record_schedulers(Scheduler, Path(name))
+        record_schedulers(Scheduler, Path(name, NAME) if name.endswith(os.sep) else Path(name))
 
 
 def record_schedulers(scheduler_class: Any, path: Path) -> None:
@@ -112,7 +115,8 @@ class Writer(threading.Thread):
 
 
 class FileSink:
-    """A new file, to which each line is handed over at once: what was written outlives the process.
+    """A new file, in a folder one of our own name. Each line is handed over at once: what was written outlives the
+    process.
 
     Raises:
         OSError: it cannot be made, or written to (the disk is full).
@@ -121,6 +125,7 @@ class FileSink:
     def __init__(self, path: Path) -> None:
         from kvcheck.targets.recording import encode
 
+        path = path / NAME if path.is_dir() else path
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self._file = _new_file(path)
         self._encode = encode
