@@ -125,8 +125,13 @@ class _Plan:
             state_dtype=words.get("mamba-ssm-cache-dtype", "auto"),
             release=release,
         )
-        if args.unused:
-            self.notes.append(f"not looked at, no layout depends on it: {' '.join(args.unused)}")
+        for words_of, what in (
+            (args.unused, "not looked at, no layout depends on it"),
+            (args.not_said, "the layout does not say what this changes"),
+            (args.unknown, "not known here, taken to change nothing (is it misspelt?)"),
+        ):
+            if words_of:
+                self.notes.append(f"{what}: {' '.join(words_of)}")
         if args.number("pipeline-parallel-size", 1) > 1:
             self.notes.append("pipeline parallelism is not in kvcheck: all layers are taken to be on one stage")
 
@@ -138,10 +143,26 @@ class _Plan:
         if planning is not None:
             layers, remarks = planning.layers(self._raw, layers, self._server)
             self.notes += remarks
+        self._require_followed(layers)
         block = self._args.numbers.get("block-size")
         if block is None and any(layer.kind == "mla" for layer in layers):
             self.notes.append("MLA blocks have 16 tokens here; some backends want 32, 64 or 128 (--block-size)")
         return sized([*layers, *self._draft_layers(layers)], block, self._release)
+
+    def _require_followed(self, layers: Sequence[Layer]) -> None:
+        """Options that change layers of some kinds, in models that have them."""
+        args, kinds = self._args, {layer.kind for layer in layers}
+        if args.switches.get("disable-sliding-window") and "sliding_window" in kinds:
+            raise InputError(
+                "--server-args: --disable-sliding-window makes other layers of windows, and requests no longer than "
+                "these: change the config.json instead"
+            )
+        if "mamba" not in kinds:
+            return
+        if args.words.get("mamba-cache-mode") == "all":
+            raise InputError("--server-args: --mamba-cache-mode all is not in kvcheck, whose layouts have align alone")
+        if "mamba-block-size" in args.numbers:
+            self.notes.append("--mamba-block-size counts for nothing: with Mamba align it is the block of attention")
 
     def _draft_layers(self, layers: Sequence[Layer]) -> list[Layer]:
         """The layers of the drafter: of MTP those that come with the model, of others those of its own config if that
@@ -214,6 +235,7 @@ class _Plan:
             retention=args.numbers.get("prefix-cache-retention-interval", "release"),
             steps_in_flight=self._steps_in_flight(),
             connector=self._connector(),
+            admit_whole=args.switches.get("scheduler-reserve-full-isl", True),
             events=_converted(args, "kv-events-config", _Events).enable_kv_cache_events,
             worker_generation=2 if drafter is not None and drafter.method == "dspark" else 1,
         )

@@ -175,6 +175,34 @@ def test_the_arguments_reach_the_layout() -> None:
     assert derived("llama-3.1-8b", "-sc.method ngram -sc.num_speculative_tokens 2").real.steps_in_flight == 1
 
 
+@pytest.mark.parametrize(
+    ("args", "note"),
+    [
+        ("--seed 3 --port=80 -dp 2", "not looked at, no layout depends on it: --seed 3 --port=80 -dp 2"),
+        ("--no-enable-chunked-prefill", "the layout does not say what this changes: --no-enable-chunked-prefill"),
+        ("--blocksize 32", "not known here, taken to change nothing (is it misspelt?): --blocksize 32"),
+        (
+            "--prefix-match-units 16 -tp 1",
+            "not known here, taken to change nothing (is it misspelt?): --prefix-match-units 16",
+        ),
+    ],
+)
+def test_options_that_are_not_read_are_told_for_what_they_are(args: str, note: str) -> None:
+    assert derived("llama-3.1-8b", args).notes[0] == note
+
+
+def test_drafts_have_options_of_their_own() -> None:
+    short = derived("gpt-oss-20b", "--spec-method eagle3 --spec-tokens 3")
+    assert short == derived("gpt-oss-20b", EAGLE)
+
+
+def test_a_block_of_states_is_that_of_attention() -> None:
+    found = derived("jamba-v0.1", "--mamba-block-size 1088 --mamba-cache-mode none")
+    assert found.layout == derived("jamba-v0.1").layout
+    assert "--mamba-block-size counts for nothing: with Mamba align it is the block of attention" in found.notes
+    assert derived("llama-3.1-8b", "--mamba-block-size 1088 --disable-sliding-window") == derived("llama-3.1-8b")
+
+
 @pytest.mark.parametrize(("told", "events"), [("true", True), ("false", False), ("True", True), ('"false"', False)])
 def test_events_are_what_the_server_makes_of_the_word(told: str, events: bool) -> None:
     assert derived("llama-3.1-8b", f"--kv-events-config.enable_kv_cache_events '{told}'").real.events == events
@@ -253,6 +281,9 @@ def test_a_config_that_says_too_little_is_refused(raw: dict[str, Any], complaint
     [
         ("jamba-v0.1", "-tp 3", "cannot be spread over 3 GPUs"),
         ("jamba-v0.1", "--no-enable-prefix-caching", "Mamba align needs prefix caching"),
+        ("jamba-v0.1", "--mamba-cache-mode all", "--mamba-cache-mode all is not in kvcheck"),
+        ("gemma-3-27b", "--disable-sliding-window", "change the config.json instead"),
+        ("gemma-3-27b", "--hf-overrides '{}'", "--hf-overrides may change the layers"),
         ("jamba-v0.1", "--disable-hybrid-kv-cache-manager", "does not run without"),
         ("llama-3.1-8b", "--prefix-match-unit 8", "is refused for a model with one group"),
         ("llama-3.1-8b", "-tp two", "is 'two', not a whole number"),
