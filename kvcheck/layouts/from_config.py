@@ -159,6 +159,11 @@ class _Plan:
             )
         if "mamba" not in kinds:
             return
+        if not args.switches.get("enable-prefix-caching", True):
+            raise InputError(
+                "without prefix caching this server keeps one state a request and no Mamba align: it starts, but kvcheck "
+                "has no layout for it"
+            )
         if args.words.get("mamba-cache-mode") == "all":
             raise InputError("--server-args: --mamba-cache-mode all is not in kvcheck, whose layouts have align alone")
         if "mamba-block-size" in args.numbers:

@@ -280,7 +280,7 @@ def test_a_config_that_says_too_little_is_refused(raw: dict[str, Any], complaint
     ("name", "args", "complaint"),
     [
         ("jamba-v0.1", "-tp 3", "cannot be spread over 3 GPUs"),
-        ("jamba-v0.1", "--no-enable-prefix-caching", "Mamba align needs prefix caching"),
+        ("jamba-v0.1", "--no-enable-prefix-caching", "it starts, but kvcheck has no layout for it"),
         ("jamba-v0.1", "--mamba-cache-mode all", "--mamba-cache-mode all is not in kvcheck"),
         ("gemma-3-27b", "--disable-sliding-window", "change the config.json instead"),
         ("gemma-3-27b", "--hf-overrides '{}'", "--hf-overrides may change the layers"),
