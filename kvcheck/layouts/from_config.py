@@ -144,6 +144,7 @@ class _Plan:
             layers, remarks = planning.layers(self._raw, layers, self._server)
             self.notes += remarks
         self._require_followed(layers)
+        self._require_ranks(layers)
         block = self._args.numbers.get("block-size")
         if block is None and any(layer.kind == "mla" for layer in layers):
             self.notes.append("MLA blocks have 16 tokens here; some backends want 32, 64 or 128 (--block-size)")
@@ -161,13 +162,30 @@ class _Plan:
             return
         if not args.switches.get("enable-prefix-caching", True):
             raise InputError(
-                "without prefix caching this server keeps one state a request and no Mamba align: it starts, but kvcheck "
-                "has no layout for it"
+                "without prefix caching this server keeps one state a request and no Mamba align: it starts, but "
+                "kvcheck has no layout for it"
             )
         if args.words.get("mamba-cache-mode") == "all":
             raise InputError("--server-args: --mamba-cache-mode all is not in kvcheck, whose layouts have align alone")
         if "mamba-block-size" in args.numbers:
             self.notes.append("--mamba-block-size counts for nothing: with Mamba align it is the block of attention")
+
+    def _require_ranks(self, layers: Sequence[Layer]) -> None:
+        """Decode context parallelism spreads a request over GPUs that would have the same heads otherwise."""
+        gpus, ranks = self._server.tensor_parallel, self._args.number("decode-context-parallel-size", 1)
+        if ranks == 1:
+            return
+        refused = f"no server would start so: {ranks} ranks of decode context parallelism"
+        if gpus % ranks:
+            raise InputError(f"{refused} do not divide {gpus} GPUs (-tp)")
+        if any(layer.kind == "mla" for layer in layers):
+            return
+        queries = self._config.number("num_attention_heads")
+        heads = self._config.number("num_key_value_heads", default=queries)
+        if gpus // heads < ranks:
+            raise InputError(f"{refused} need {ranks * heads} GPUs (-tp) with {heads} KV heads, not {gpus}")
+        if queries // heads % ranks:
+            raise InputError(f"{refused} do not divide the {queries // heads} query heads of a KV head")
 
     def _draft_layers(self, layers: Sequence[Layer]) -> list[Layer]:
         """The layers of the drafter: of MTP those that come with the model, of others those of its own config if that

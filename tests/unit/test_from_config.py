@@ -160,7 +160,7 @@ def test_releases_mark_groups_in_their_own_way(name: str, args: str, marks: dict
 def test_the_arguments_reach_the_layout() -> None:
     args = (
         "meta-llama/Llama --host 0.0.0.0 --max-num-seqs 8 --max-num-batched-tokens 4K --max-model-len 32k "
-        "--scheduling-policy priority --no-async-scheduling --num-gpu-blocks-override 3000 -dcp 2 "
+        "--scheduling-policy priority --no-async-scheduling --num-gpu-blocks-override 3000 -tp 16 -dcp 2 "
         "--long-prefill-token-threshold 2048 --kv-events-config '{\"enable_kv_cache_events\": true}' "
         "--kv-transfer-config.kv_role kv_consumer"
     )
@@ -201,6 +201,13 @@ def test_a_block_of_states_is_that_of_attention() -> None:
     assert found.layout == derived("jamba-v0.1").layout
     assert "--mamba-block-size counts for nothing: with Mamba align it is the block of attention" in found.notes
     assert derived("llama-3.1-8b", "--mamba-block-size 1088 --disable-sliding-window") == derived("llama-3.1-8b")
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "ranks"), [("llama-3.1-8b", 16, 2), ("qwen3-next-80b-a3b", 4, 2), ("deepseek-v3", 8, 8)]
+)
+def test_ranks_spread_what_would_be_there_twice(name: str, gpus: int, ranks: int) -> None:
+    assert derived(name, f"-tp {gpus} -dcp {ranks}").real.dcp == ranks
 
 
 @pytest.mark.parametrize(("told", "events"), [("true", True), ("false", False), ("True", True), ('"false"', False)])
@@ -281,6 +288,11 @@ def test_a_config_that_says_too_little_is_refused(raw: dict[str, Any], complaint
     [
         ("jamba-v0.1", "-tp 3", "cannot be spread over 3 GPUs"),
         ("jamba-v0.1", "--no-enable-prefix-caching", "it starts, but kvcheck has no layout for it"),
+        ("llama-3.1-8b", "-tp 2 -dcp 2", "2 ranks .* need 16 GPUs .-tp. with 8 KV heads, not 2"),
+        ("qwen3-next-80b-a3b", "-tp 2 -dcp 2", "2 ranks .* need 4 GPUs"),
+        ("qwen3-next-80b-a3b", "-tp 4 -dcp 3", "3 ranks .* do not divide 4 GPUs"),
+        ("deepseek-v3", "-dcp 2", "do not divide 1 GPUs"),
+        ("phi-4", "-tp 60 -dcp 6", "6 ranks .* do not divide the 4 query heads"),
         ("jamba-v0.1", "--mamba-cache-mode all", "--mamba-cache-mode all is not in kvcheck"),
         ("gemma-3-27b", "--disable-sliding-window", "change the config.json instead"),
         ("gemma-3-27b", "--hf-overrides '{}'", "--hf-overrides may change the layers"),
