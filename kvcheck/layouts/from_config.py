@@ -25,7 +25,17 @@ MARKS_DRAFT_LAYERS, MARKS_MTP, MARKS_LATENT = (0, 33), (0, 31), (0, 29)
 """Releases since which groups are marked as EAGLE groups: all with layers of the drafter; with MTP, the one of its
 layer; that of a drafter with MLA that makes its drafts in parallel (R12)."""
 REFUSES_LONE_UNIT_SINCE = (0, 32)
+PARTS_OF_BLOCKS_SINCE = (0, 27)
+"""Release since which a step may be smaller than a block of states."""
 REFUSED_CHUNKS = "with a drafter of the EAGLE family the server treats chunked-local layers as full attention"
+SCALED = {
+    "max-model-len": "max_model_len",
+    "max-num-seqs": "max_requests",
+    "max-num-batched-tokens": "token_budget",
+    "long-prefill-token-threshold": "long_prefill_threshold",
+    "num-gpu-blocks-override": "num_blocks",
+}
+"""Arguments that give a size, and the layout's field for it."""
 
 T = TypeVar("T")
 
@@ -76,10 +86,21 @@ def derive(
             plan.notes.append(f"kvcheck alone would have these groups: {_told(own)}; the target's count")
     real = plan.layout(groups, specs)
     _require_sound(real)
+    _require_whole_blocks(real, release)
     small, lost = (real, []) if full_size else scaled(real)
     _require_sound(small)
+    lost += [] if full_size else _made_smaller(args, small)
     members = tuple(len(group.members) for group in groups)
     return Derived(layout=small, real=real, layers=members, notes=(*dict.fromkeys(plan.notes), *lost))
+
+
+def _made_smaller(args: ServerArgs, small: Layout) -> list[str]:
+    """What became of the sizes that were given."""
+    pairs = [
+        (name, args.numbers[name], getattr(small, field)) for name, field in SCALED.items() if name in args.numbers
+    ]
+    told = [f"--{name} {given} is {here} here" for name, given, here in pairs if given != here]
+    return [f"scaled down: {', '.join(told)}"] if told else []
 
 
 def _told(groups: Sequence[LayerGroup]) -> str:
@@ -103,6 +124,16 @@ def _as_full(one: Sized) -> Sized:
 def _require_sound(layout: Layout) -> None:
     if found := problems(layout):
         raise InputError(f"no server would start with this layout: {'; '.join(found)}")
+
+
+def _require_whole_blocks(layout: Layout, release: tuple[int, int]) -> None:
+    """Early releases want steps with room for a block of states."""
+    least = min(layout.token_budget, layout.long_prefill_threshold or layout.token_budget)
+    if least < layout.mamba_block and release < PARTS_OF_BLOCKS_SINCE:
+        raise InputError(
+            f"no server of this release would start: {least} tokens a step are below the Mamba block of "
+            f"{layout.mamba_block} (--max-num-batched-tokens, --long-prefill-token-threshold)"
+        )
 
 
 class _Plan:
@@ -242,7 +273,7 @@ class _Plan:
         args, drafter = self._args, self._drafter
         marked = self._marked(groups, specs)
         longest = self._longest()
-        requests = args.number("max-num-seqs", REQUESTS)
+        budget = args.number("max-num-batched-tokens", max(BUDGET, args.number("max-num-seqs", 1)))
         layout = Layout(
             groups=self._groups(groups, marked),
             num_blocks=1,
@@ -250,8 +281,8 @@ class _Plan:
             drafter=drafter,
             dcp=args.number("decode-context-parallel-size", 1),
             max_model_len=longest,
-            max_requests=requests,
-            token_budget=max(args.number("max-num-batched-tokens", BUDGET), requests),
+            max_requests=args.number("max-num-seqs", min(REQUESTS, budget)),
+            token_budget=budget,
             long_prefill_threshold=args.number("long-prefill-token-threshold", 0),
             policy="priority" if args.words.get("scheduling-policy") == "priority" else "fcfs",
             caching=args.switches.get("enable-prefix-caching", True),
