@@ -76,7 +76,7 @@ def derive(
     Raises:
         InputError: the model is not known here, the config lacks something, or no server would start so.
     """
-    plan = _Plan(raw, args, release)
+    plan = _Plan(raw, args, release, full_size)
     specs = plan.specs(planning)
     hybrid_off = plan.hybrid_off(specs)
     groups = own = own_grouping(specs, hybrid_off)
@@ -139,12 +139,13 @@ def _require_whole_blocks(layout: Layout, release: tuple[int, int]) -> None:
 class _Plan:
     """One derivation; ``notes`` grow on the way."""
 
-    def __init__(self, raw: dict[str, Any], args: ServerArgs, release: tuple[int, int]) -> None:
+    def __init__(self, raw: dict[str, Any], args: ServerArgs, release: tuple[int, int], full_size: bool) -> None:
         self.notes: list[str] = []
         self._raw = raw
         self._config = Config(raw)
         self._args = args
         self._release = release
+        self._full_size = full_size
         self._drafter = self._read_drafter()
         words = args.words
         self._server = Server(
@@ -350,7 +351,7 @@ class _Plan:
     def _longest(self) -> int:
         stated = self._config.number("max_position_embeddings", default=LONGEST)
         longest = self._args.number("max-model-len", stated)
-        if longest > MOST_LONGEST:
+        if longest > MOST_LONGEST and self._full_size:
             self.notes.append(f"requests of up to {longest} tokens, {MOST_LONGEST} here")
         return min(longest, MOST_LONGEST)
 

@@ -157,6 +157,12 @@ def test_scaled_down_sizes_are_on_the_same_side_of_each_other(
     assert not any("tokens is below" in note or "tokens is not below" in note for note in found.notes) or threshold
 
 
+def test_the_longest_request_is_cut_where_that_shows() -> None:
+    cut = "requests of up to 10485760 tokens, 1000000 here"
+    assert cut in derived("llama-4-scout", full_size=True).notes
+    assert cut not in derived("llama-4-scout").notes
+
+
 def test_an_order_that_cannot_be_kept_is_told() -> None:
     found = derived("qwen3-next-80b-a3b", f"{MTP} --max-num-batched-tokens 30 --max-num-seqs 2 --max-model-len 50")
     assert "a step of 30 tokens is below the longest request of 50; here 5 and 4" in found.notes
