@@ -16,6 +16,8 @@ _SPECS = {
     "chunked_local": "ChunkedLocalAttentionSpec",
     "mamba": "MambaSpec",
 }
+CHECKPOINTS = ("num_prefill_checkpoint_blocks", "prefill_checkpoint_alignment")
+"""Fields that not all releases have."""
 IMPORTS = [
     ("vllm.config", "CacheConfig"),
     ("vllm.config", "DeviceConfig"),
@@ -41,7 +43,7 @@ IMPORTS = [
 
 def scheduler_function(layout: Layout, promises: Promises) -> str:
     """`make_scheduler(tmp_path, monkeypatch)`, as text."""
-    body = [*_engine_lines(layout), *_started_lines(layout), *_cache_lines(layout, promises)]
+    body = [*_required_lines(layout), *_engine_lines(layout), *_started_lines(layout), *_cache_lines(layout, promises)]
     scheduler = Call(
         "AsyncScheduler" if layout.asynchronous else "Scheduler",
         vllm_config=Name("config"),
@@ -53,6 +55,12 @@ def scheduler_function(layout: Layout, promises: Promises) -> str:
     )
     body.append(code(scheduler, 4, "return "))
     return "\n".join(["def make_scheduler(tmp_path, monkeypatch):", *(f"    {line}" if line else "" for line in body)])
+
+
+def _required_lines(layout: Layout) -> Iterator[str]:
+    """Where the layout cannot be expressed the test is skipped."""
+    if any(group.checkpoint_blocks for group in layout.groups):
+        yield code(Call("require_fields", Name("MambaSpec"), *CHECKPOINTS), 4)
 
 
 def _engine_lines(layout: Layout) -> Iterator[str]:
@@ -192,8 +200,8 @@ def _spec(group: Group, layout: Layout) -> Call:
             num_speculative_blocks=group.speculative_blocks,
         )
         if group.checkpoint_blocks:
-            made.arguments.append(("num_prefill_checkpoint_blocks=", group.checkpoint_blocks))
-            made.arguments.append(("prefill_checkpoint_alignment=", group.checkpoint_alignment))
+            values = (group.checkpoint_blocks, group.checkpoint_alignment)
+            made.arguments += [(f"{name}=", value) for name, value in zip(CHECKPOINTS, values, strict=True)]
         return made
     made = Call(name, block_size=group.block_size, num_kv_heads=group.variant, head_size=1, dtype=dtype)
     if group.kind == "sliding_window":

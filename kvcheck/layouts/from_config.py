@@ -25,7 +25,17 @@ MARKS_DRAFT_LAYERS, MARKS_MTP, MARKS_LATENT = (0, 33), (0, 31), (0, 29)
 """Releases since which groups are marked as EAGLE groups: all with layers of the drafter; with MTP, the one of its
 layer; that of a drafter with MLA that makes its drafts in parallel (R12)."""
 REFUSES_LONE_UNIT_SINCE = (0, 32)
+PARTS_OF_BLOCKS_SINCE = (0, 27)
+"""Release since which a step may be smaller than a block of states."""
 REFUSED_CHUNKS = "with a drafter of the EAGLE family the server treats chunked-local layers as full attention"
+SCALED = {
+    "max-model-len": "max_model_len",
+    "max-num-seqs": "max_requests",
+    "max-num-batched-tokens": "token_budget",
+    "long-prefill-token-threshold": "long_prefill_threshold",
+    "num-gpu-blocks-override": "num_blocks",
+}
+"""Arguments that give a size, and the layout's field for it."""
 
 T = TypeVar("T")
 
@@ -66,7 +76,7 @@ def derive(
     Raises:
         InputError: the model is not known here, the config lacks something, or no server would start so.
     """
-    plan = _Plan(raw, args, release)
+    plan = _Plan(raw, args, release, full_size)
     specs = plan.specs(planning)
     hybrid_off = plan.hybrid_off(specs)
     groups = own = own_grouping(specs, hybrid_off)
@@ -76,10 +86,21 @@ def derive(
             plan.notes.append(f"kvcheck alone would have these groups: {_told(own)}; the target's count")
     real = plan.layout(groups, specs)
     _require_sound(real)
+    _require_whole_blocks(real, release)
     small, lost = (real, []) if full_size else scaled(real)
     _require_sound(small)
+    lost += [] if full_size else _made_smaller(args, small)
     members = tuple(len(group.members) for group in groups)
     return Derived(layout=small, real=real, layers=members, notes=(*dict.fromkeys(plan.notes), *lost))
+
+
+def _made_smaller(args: ServerArgs, small: Layout) -> list[str]:
+    """What became of the sizes that were given."""
+    pairs = [
+        (name, args.numbers[name], getattr(small, field)) for name, field in SCALED.items() if name in args.numbers
+    ]
+    told = [f"--{name} {given} is {here} here" for name, given, here in pairs if given != here]
+    return [f"scaled down: {', '.join(told)}"] if told else []
 
 
 def _told(groups: Sequence[LayerGroup]) -> str:
@@ -105,15 +126,26 @@ def _require_sound(layout: Layout) -> None:
         raise InputError(f"no server would start with this layout: {'; '.join(found)}")
 
 
+def _require_whole_blocks(layout: Layout, release: tuple[int, int]) -> None:
+    """Early releases want steps with room for a block of states."""
+    least = min(layout.token_budget, layout.long_prefill_threshold or layout.token_budget)
+    if least < layout.mamba_block and release < PARTS_OF_BLOCKS_SINCE:
+        raise InputError(
+            f"no server of this release would start: {least} tokens a step are below the Mamba block of "
+            f"{layout.mamba_block} (--max-num-batched-tokens, --long-prefill-token-threshold)"
+        )
+
+
 class _Plan:
     """One derivation; ``notes`` grow on the way."""
 
-    def __init__(self, raw: dict[str, Any], args: ServerArgs, release: tuple[int, int]) -> None:
+    def __init__(self, raw: dict[str, Any], args: ServerArgs, release: tuple[int, int], full_size: bool) -> None:
         self.notes: list[str] = []
         self._raw = raw
         self._config = Config(raw)
         self._args = args
         self._release = release
+        self._full_size = full_size
         self._drafter = self._read_drafter()
         words = args.words
         self._server = Server(
@@ -125,8 +157,13 @@ class _Plan:
             state_dtype=words.get("mamba-ssm-cache-dtype", "auto"),
             release=release,
         )
-        if args.unused:
-            self.notes.append(f"not looked at, no layout depends on it: {' '.join(args.unused)}")
+        for words_of, what in (
+            (args.unused, "not looked at, no layout depends on it"),
+            (args.not_said, "the layout does not say what this changes"),
+            (args.unknown, "not known here, taken to change nothing (is it misspelt?)"),
+        ):
+            if words_of:
+                self.notes.append(f"{what}: {' '.join(words_of)}")
         if args.number("pipeline-parallel-size", 1) > 1:
             self.notes.append("pipeline parallelism is not in kvcheck: all layers are taken to be on one stage")
 
@@ -138,10 +175,49 @@ class _Plan:
         if planning is not None:
             layers, remarks = planning.layers(self._raw, layers, self._server)
             self.notes += remarks
+        self._require_followed(layers)
+        self._require_ranks(layers)
         block = self._args.numbers.get("block-size")
         if block is None and any(layer.kind == "mla" for layer in layers):
             self.notes.append("MLA blocks have 16 tokens here; some backends want 32, 64 or 128 (--block-size)")
         return sized([*layers, *self._draft_layers(layers)], block, self._release)
+
+    def _require_followed(self, layers: Sequence[Layer]) -> None:
+        """Options that change layers of some kinds, in models that have them."""
+        args, kinds = self._args, {layer.kind for layer in layers}
+        if args.switches.get("disable-sliding-window") and "sliding_window" in kinds:
+            raise InputError(
+                "--server-args: --disable-sliding-window makes other layers of windows, and requests no longer than "
+                "these: change the config.json instead"
+            )
+        if "mamba" not in kinds:
+            return
+        if not args.switches.get("enable-prefix-caching", True):
+            raise InputError(
+                "without prefix caching this server keeps one state a request and no Mamba align: it starts, but "
+                "kvcheck has no layout for it"
+            )
+        if args.words.get("mamba-cache-mode") == "all":
+            raise InputError("--server-args: --mamba-cache-mode all is not in kvcheck, whose layouts have align alone")
+        if "mamba-block-size" in args.numbers:
+            self.notes.append("--mamba-block-size counts for nothing: with Mamba align it is the block of attention")
+
+    def _require_ranks(self, layers: Sequence[Layer]) -> None:
+        """Decode context parallelism spreads a request over GPUs that would have the same heads otherwise."""
+        gpus, ranks = self._server.tensor_parallel, self._args.number("decode-context-parallel-size", 1)
+        if ranks == 1:
+            return
+        refused = f"no server would start so: {ranks} ranks of decode context parallelism"
+        if gpus % ranks:
+            raise InputError(f"{refused} do not divide {gpus} GPUs (-tp)")
+        if any(layer.kind == "mla" for layer in layers):
+            return
+        queries = self._config.number("num_attention_heads")
+        heads = self._config.number("num_key_value_heads", default=queries)
+        if gpus // heads < ranks:
+            raise InputError(f"{refused} need {ranks * heads} GPUs (-tp) with {heads} KV heads, not {gpus}")
+        if queries // heads % ranks:
+            raise InputError(f"{refused} do not divide the {queries // heads} query heads of a KV head")
 
     def _draft_layers(self, layers: Sequence[Layer]) -> list[Layer]:
         """The layers of the drafter: of MTP those that come with the model, of others those of its own config if that
@@ -198,7 +274,7 @@ class _Plan:
         args, drafter = self._args, self._drafter
         marked = self._marked(groups, specs)
         longest = self._longest()
-        requests = args.number("max-num-seqs", REQUESTS)
+        budget = args.number("max-num-batched-tokens", max(BUDGET, args.number("max-num-seqs", 1)))
         layout = Layout(
             groups=self._groups(groups, marked),
             num_blocks=1,
@@ -206,14 +282,15 @@ class _Plan:
             drafter=drafter,
             dcp=args.number("decode-context-parallel-size", 1),
             max_model_len=longest,
-            max_requests=requests,
-            token_budget=max(args.number("max-num-batched-tokens", BUDGET), requests),
+            max_requests=args.number("max-num-seqs", min(REQUESTS, budget)),
+            token_budget=budget,
             long_prefill_threshold=args.number("long-prefill-token-threshold", 0),
             policy="priority" if args.words.get("scheduling-policy") == "priority" else "fcfs",
             caching=args.switches.get("enable-prefix-caching", True),
             retention=args.numbers.get("prefix-cache-retention-interval", "release"),
             steps_in_flight=self._steps_in_flight(),
             connector=self._connector(),
+            admit_whole=args.switches.get("scheduler-reserve-full-isl", True),
             events=_converted(args, "kv-events-config", _Events).enable_kv_cache_events,
             worker_generation=2 if drafter is not None and drafter.method == "dspark" else 1,
         )
@@ -274,7 +351,7 @@ class _Plan:
     def _longest(self) -> int:
         stated = self._config.number("max_position_embeddings", default=LONGEST)
         longest = self._args.number("max-model-len", stated)
-        if longest > MOST_LONGEST:
+        if longest > MOST_LONGEST and self._full_size:
             self.notes.append(f"requests of up to {longest} tokens, {MOST_LONGEST} here")
         return min(longest, MOST_LONGEST)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,6 +16,8 @@ MOST_UNITS = 16
 """Match units a block, and blocks a window or chunk: more show nothing that these do not, and need long requests."""
 SHORTEST, STEP = 64, 32
 """Tokens of the longest request and of a step, where blocks are small."""
+FEW = 4
+"""Tokens of a request that is shorter than a block, if the block has more."""
 MOST_REQUESTS = 4
 
 replace = msgspec.structs.replace
@@ -30,14 +34,9 @@ def scaled(layout: Layout) -> tuple[Layout, list[str]]:
         groups=groups,
         match_unit=layout.match_unit and scale.least // units,
         retention=scale.tokens(layout.retention) if isinstance(layout.retention, int) else layout.retention,
-        max_requests=min(MOST_REQUESTS, layout.max_requests),
         long_prefill_threshold=0,
     )
-    longest = max(SHORTEST, 2 * small.scheduler_block + 16, *(2 * (g.window or g.chunk) for g in groups))
-    share = layout.token_budget / layout.max_model_len
-    budget = min(longest, max(round(longest * share), _least_budget(small)))
-    threshold = _threshold(layout, longest, budget)
-    small = replace(small, max_model_len=longest, token_budget=budget, long_prefill_threshold=threshold)
+    small = _with_steps(layout, small, scale)
     return replace(small, num_blocks=small.min_blocks + SPARE_BLOCKS), list(dict.fromkeys(notes))
 
 
@@ -69,6 +68,10 @@ class _Scale(msgspec.Struct):
     least: int
     notes: list[str]
 
+    def whole_tokens(self, size: int) -> int:
+        """So many tokens of the server, here, and not a part of one more: what is below a number of blocks stays so."""
+        return size * self.least // self.common
+
     def tokens(self, size: int) -> int:
         """So many tokens of the server, here."""
         return ceil_div(size * self.least, self.common)
@@ -95,13 +98,63 @@ class _Scale(msgspec.Struct):
         return MOST_UNITS * block
 
 
-def _least_budget(layout: Layout) -> int:
-    return max(STEP, layout.max_requests, 2 * layout.draft_tokens + 1, layout.mamba_block)
+class _Known(NamedTuple):
+    """A size in tokens, as it is and here."""
+
+    what: str
+    real: int
+    here: int
+
+    def is_kept_by(self, other: _Known) -> bool:
+        """Whether the other stands to it here as it does there."""
+        return (other.real >= self.real) == (other.here >= self.here)
 
 
-def _threshold(layout: Layout, longest: int, budget: int) -> int:
-    """The long-prefill threshold as the same share of the longest request, never below what drafts need."""
-    if not layout.long_prefill_threshold:
-        return 0
-    wanted = round(longest * layout.long_prefill_threshold / layout.max_model_len)
-    return min(budget, max(wanted, 2 * layout.draft_tokens + 2, 4))
+def _with_steps(layout: Layout, small: Layout, scale: _Scale) -> Layout:
+    """``small`` with the longest request, the step and the threshold of the layout: of as many blocks as there, or of
+    fewer where more are of no use, but on the same side of each block, window and chunk, and of each other."""
+    sizes, drafts = _sizes(layout, small), small.draft_tokens
+    enough = max(SHORTEST, 2 * small.scheduler_block + 16, *(2 * (g.window or g.chunk) for g in small.groups))
+
+    def settle(what: str, real: int, wanted: int, least: int = 1) -> int:
+        one = _Known(what, real, max(least, _ordered(real, wanted, sizes)))
+        scale.notes += [_lost(one, other) for other in sizes if not other.is_kept_by(one)]
+        sizes.append(one)
+        return one.here
+
+    real_longest, real_budget = layout.max_model_len, layout.token_budget
+    longest = settle("the longest request", real_longest, min(enough, max(FEW, scale.whole_tokens(real_longest))))
+    usual = max(STEP, round(longest * real_budget / real_longest))
+    budget = settle("a step", real_budget, min(longest, usual, scale.whole_tokens(real_budget)), 2 * drafts + 1)
+    threshold = layout.long_prefill_threshold
+    if threshold:
+        threshold = settle("a long prefill", threshold, round(budget * threshold / real_budget), 2 * drafts + 2)
+    return replace(
+        small,
+        max_model_len=longest,
+        token_budget=budget,
+        long_prefill_threshold=min(budget, threshold),
+        max_requests=min(MOST_REQUESTS, layout.max_requests, budget),
+    )
+
+
+def _sizes(layout: Layout, small: Layout) -> list[_Known]:
+    """Blocks, windows and chunks."""
+    found = []
+    for index, (real, here) in enumerate(zip(layout.groups, small.groups, strict=True)):
+        found.append(_Known("a block", layout.block_tokens(index), small.block_tokens(index)))
+        found += [_Known("a window", real.window, here.window)] if real.window else []
+        found += [_Known("a chunk", real.chunk, here.chunk)] if real.chunk else []
+    return list(dict.fromkeys(found))
+
+
+def _ordered(real: int, wanted: int, known: Sequence[_Known]) -> int:
+    """The nearest to ``wanted`` that stands to the known sizes here as ``real`` does there."""
+    least = max((one.here for one in known if one.real <= real), default=1)
+    most = min((one.here - 1 for one in known if one.real > real), default=wanted)
+    return max(1, least, min(wanted, most))
+
+
+def _lost(one: _Known, other: _Known) -> str:
+    below = "below" if one.real < other.real else "not below"
+    return f"{one.what} of {one.real} tokens is {below} {other.what} of {other.real}; here {one.here} and {other.here}"

@@ -11,7 +11,8 @@ from kvcheck.files import read_layout
 from kvcheck.layouts.presets import PRESETS
 from kvcheck.targets.loading import load_target
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "tests/configs"
 
 
 def test_the_layout_goes_to_stdout_and_the_story_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,6 +36,16 @@ def test_or_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert layout.max_model_len == 262144
     told = capsys.readouterr().out
     assert "note     not looked at, no layout depends on it: --port 80" in told
+
+
+def test_the_story_of_the_guide(capsys: pytest.CaptureFixture[str]) -> None:
+    guide = (ROOT / "docs/reported-crash.md").read_text(encoding="utf-8")
+    shown = guide.split("    $ kvcheck layouts from-config")[1].split("\n\n")[0].splitlines()
+    args = shown[0].split('"')[1]
+    config = str(CONFIGS / "qwen3-next-80b-a3b.json")
+    assert run(["layouts", "from-config", config, "--server-args", args]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert [line.strip() for line in shown[1:]] == told
 
 
 def test_the_model_of_a_release_resolves_as_that_release(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

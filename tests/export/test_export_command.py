@@ -8,6 +8,7 @@ import pytest
 from releases import release
 
 from kvcheck.cli import export_tests
+from kvcheck.cli.commands.export import FORMATS
 from kvcheck.cli.export_tests import name_of
 from kvcheck.cli.main import run
 
@@ -32,10 +33,21 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_a_test_that_uses_kvcheck(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["export", WINDOW, "--to", "pytest", "--target", "model@0.28.0"]) == 0
-    assert "test_eagle_window_run_too_short.py: hits.complete" in capsys.readouterr().out
-    assert "def test_eagle_window_run_too_short" in Path("test_eagle_window_run_too_short.py").read_text(
-        encoding="utf-8"
-    )
+    file = Path("test_kvcheck_eagle_window_run_too_short.py")
+    assert f"{file}: hits.complete" in capsys.readouterr().out
+    assert "def test_eagle_window_run_too_short" in file.read_text(encoding="utf-8")
+
+
+def test_a_file_of_the_same_name_is_not_written_over(capsys: pytest.CaptureFixture[str]) -> None:
+    export = ["export", WINDOW, "--to", "pytest", "--target", "model@0.28.0"]
+    file = Path("test_kvcheck_eagle_window_run_too_short.py")
+    file.write_text("mine", encoding="utf-8")
+    assert run(export) == 3
+    assert f"{file} is there already and says something else: name a file with --out" in capsys.readouterr().err
+    assert file.read_text(encoding="utf-8") == "mine"
+    assert run([*export, "--out", str(file)]) == 0
+    assert "def test_eagle" in file.read_text(encoding="utf-8")
+    assert run(export) == 0
 
 
 def test_stdout_has_the_test_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,6 +100,10 @@ def test_a_test_of_the_server_s_own_is_tried_before_it_is_written(capsys: pytest
     assert run(["export", DRAFTER, "--to", "vllm-test", "--target", "vllm==0.27.1", "--out", "test_it.py"]) == 0
     assert "tried      it fails on vllm==0.27.1, as it should" in capsys.readouterr().out
     assert Path("test_it.py").is_file()
+
+
+def test_tests_of_two_forms_have_two_names() -> None:
+    assert len({form.named(Path(WINDOW)) for form in FORMATS.values()}) == len(FORMATS)
 
 
 @pytest.mark.release

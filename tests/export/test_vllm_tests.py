@@ -67,7 +67,11 @@ def outcomes(folder: Path, *options: str, **environment: str) -> dict[str, str]:
         failure = case.find("failure")
         assert case.find("error") is None
         name = str(case.get("name")).removeprefix("test_").replace("_", "-")
-        found[name] = "" if failure is None else str(failure.get("message"))
+        skipped = case.find("skipped")
+        if skipped is not None:
+            found[name] = f"skipped: {skipped.get('message')}"
+        else:
+            found[name] = "" if failure is None else str(failure.get("message"))
     return found
 
 
@@ -101,6 +105,16 @@ def test_every_counterexample_fails_where_it_should_and_passes_where_it_should(v
     index = KNOWN_RELEASES.index(version)
     other = KNOWN_RELEASES[index + 1 if index + 1 < len(KNOWN_RELEASES) else index - 1]
     assert wrong(light(tmp_path, other), other) == {}
+
+
+@pytest.mark.parametrize(
+    ("version", "field"), [("0.28.0", "num_prefill_checkpoint_blocks"), ("0.29.0", "prefill_checkpoint_alignment")]
+)
+def test_one_that_a_release_has_no_layout_for_is_skipped_there(version: str, field: str, tmp_path: Path) -> None:
+    release("0.33.0")
+    exported("0.33.0", ["checkpoint-behind-partial-hit"], tmp_path)
+    reason = f"skipped: MambaSpec has no {field} in this version of vLLM"
+    assert light(tmp_path, version) == {"checkpoint-behind-partial-hit": reason}
 
 
 def test_they_say_the_same_with_the_whole_of_vllm(tmp_path: Path) -> None:

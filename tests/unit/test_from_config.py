@@ -134,6 +134,55 @@ def test_scaled_down_it_keeps_its_ratios(name: str, args: str) -> None:
     assert derived(name, args, full_size=True).layout == real
 
 
+def side(a: int, b: int) -> bool:
+    return a >= b
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "mistral-7b-v0.1", "gpt-oss-20b", "qwen3.5-35b-a3b", "nemotron-h-8b"])
+@pytest.mark.parametrize("budget", [20, 64, 512, 1056, 2048, 8192, 300_000])
+@pytest.mark.parametrize("longest", [100, 1000, 5000, 131_072])
+@pytest.mark.parametrize("threshold", ["", "--long-prefill-token-threshold 600"])
+def test_scaled_down_sizes_are_on_the_same_side_of_each_other(
+    name: str, budget: int, longest: int, threshold: str
+) -> None:
+    found = derived(name, f"--max-num-batched-tokens {budget} --max-model-len {longest} {threshold}")
+    real, small = found.real, found.layout
+    for before, after in zip(real.groups, small.groups, strict=True):
+        reach, here = before.window or before.block_size, after.window or after.block_size
+        for size in (before.block_size, reach):
+            small_size = after.block_size if size == before.block_size else here
+            assert side(real.token_budget, size) == side(small.token_budget, small_size)
+            assert side(real.max_model_len, size) == side(small.max_model_len, small_size)
+    assert side(real.token_budget, real.max_model_len) == side(small.token_budget, small.max_model_len)
+    assert not any("tokens is below" in note or "tokens is not below" in note for note in found.notes) or threshold
+
+
+def test_the_longest_request_is_cut_where_that_shows() -> None:
+    cut = "requests of up to 10485760 tokens, 1000000 here"
+    assert cut in derived("llama-4-scout", full_size=True).notes
+    assert cut not in derived("llama-4-scout").notes
+
+
+def test_an_order_that_cannot_be_kept_is_told() -> None:
+    found = derived("qwen3-next-80b-a3b", f"{MTP} --max-num-batched-tokens 30 --max-num-seqs 2 --max-model-len 50")
+    assert "a step of 30 tokens is below the longest request of 50; here 5 and 4" in found.notes
+
+
+def test_what_became_of_the_sizes_that_were_given_is_told() -> None:
+    found = derived("llama-3.1-8b", "--max-num-seqs 64 --max-num-batched-tokens 20k --max-model-len 32")
+    sizes = ("--max-model-len 32 is 8", "--max-num-seqs 64 is 4", "--max-num-batched-tokens 20000 is 8")
+    assert found.notes == (f"scaled down: {', '.join(f'{size} here' for size in sizes)}",)
+    assert derived("llama-3.1-8b", "--max-num-seqs 64", full_size=True).notes == ()
+
+
+def test_early_releases_want_steps_of_a_whole_block_of_states() -> None:
+    small = "--max-num-batched-tokens 512"
+    with pytest.raises(InputError, match="512 tokens a step are below the Mamba block of 1056"):
+        derived("qwen3.5-35b-a3b", small, (0, 26))
+    layout = derived("qwen3.5-35b-a3b", small).layout
+    assert layout.token_budget < layout.mamba_block
+
+
 def test_what_was_lost_in_scaling_is_told() -> None:
     assert derived("gpt-oss-20b").notes == ()
     assert derived("gemma-3-27b").notes == ("the window of 1024 tokens is 64 blocks, 16 here",)
@@ -160,7 +209,7 @@ def test_releases_mark_groups_in_their_own_way(name: str, args: str, marks: dict
 def test_the_arguments_reach_the_layout() -> None:
     args = (
         "meta-llama/Llama --host 0.0.0.0 --max-num-seqs 8 --max-num-batched-tokens 4K --max-model-len 32k "
-        "--scheduling-policy priority --no-async-scheduling --num-gpu-blocks-override 3000 -dcp 2 "
+        "--scheduling-policy priority --no-async-scheduling --num-gpu-blocks-override 3000 -tp 16 -dcp 2 "
         "--long-prefill-token-threshold 2048 --kv-events-config '{\"enable_kv_cache_events\": true}' "
         "--kv-transfer-config.kv_role kv_consumer"
     )
@@ -173,6 +222,41 @@ def test_the_arguments_reach_the_layout() -> None:
     assert found.notes[0] == "not looked at, no layout depends on it: meta-llama/Llama --host 0.0.0.0"
     assert derived("llama-3.1-8b").real.steps_in_flight == 2
     assert derived("llama-3.1-8b", "-sc.method ngram -sc.num_speculative_tokens 2").real.steps_in_flight == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "note"),
+    [
+        ("--seed 3 --port=80 -dp 2", "not looked at, no layout depends on it: --seed 3 --port=80 -dp 2"),
+        ("--no-enable-chunked-prefill", "the layout does not say what this changes: --no-enable-chunked-prefill"),
+        ("--blocksize 32", "not known here, taken to change nothing (is it misspelt?): --blocksize 32"),
+        (
+            "--prefix-match-units 16 -tp 1",
+            "not known here, taken to change nothing (is it misspelt?): --prefix-match-units 16",
+        ),
+    ],
+)
+def test_options_that_are_not_read_are_told_for_what_they_are(args: str, note: str) -> None:
+    assert derived("llama-3.1-8b", args).notes[0] == note
+
+
+def test_drafts_have_options_of_their_own() -> None:
+    short = derived("gpt-oss-20b", "--spec-method eagle3 --spec-tokens 3")
+    assert short == derived("gpt-oss-20b", EAGLE)
+
+
+def test_a_block_of_states_is_that_of_attention() -> None:
+    found = derived("jamba-v0.1", "--mamba-block-size 1088 --mamba-cache-mode none")
+    assert found.layout == derived("jamba-v0.1").layout
+    assert "--mamba-block-size counts for nothing: with Mamba align it is the block of attention" in found.notes
+    assert derived("llama-3.1-8b", "--mamba-block-size 1088 --disable-sliding-window") == derived("llama-3.1-8b")
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "ranks"), [("llama-3.1-8b", 16, 2), ("qwen3-next-80b-a3b", 4, 2), ("deepseek-v3", 8, 8)]
+)
+def test_ranks_spread_what_would_be_there_twice(name: str, gpus: int, ranks: int) -> None:
+    assert derived(name, f"-tp {gpus} -dcp {ranks}").real.dcp == ranks
 
 
 @pytest.mark.parametrize(("told", "events"), [("true", True), ("false", False), ("True", True), ('"false"', False)])
@@ -252,7 +336,16 @@ def test_a_config_that_says_too_little_is_refused(raw: dict[str, Any], complaint
     ("name", "args", "complaint"),
     [
         ("jamba-v0.1", "-tp 3", "cannot be spread over 3 GPUs"),
-        ("jamba-v0.1", "--no-enable-prefix-caching", "Mamba align needs prefix caching"),
+        ("jamba-v0.1", "--no-enable-prefix-caching", "it starts, but kvcheck has no layout for it"),
+        ("llama-3.1-8b", "-tp 2 -dcp 2", "2 ranks .* need 16 GPUs .-tp. with 8 KV heads, not 2"),
+        ("qwen3-next-80b-a3b", "-tp 2 -dcp 2", "2 ranks .* need 4 GPUs"),
+        ("qwen3-next-80b-a3b", "-tp 4 -dcp 3", "3 ranks .* do not divide 4 GPUs"),
+        ("deepseek-v3", "-dcp 2", "do not divide 1 GPUs"),
+        ("phi-4", "-tp 60 -dcp 6", "6 ranks .* do not divide the 4 query heads"),
+        ("llama-3.1-8b", "--max-num-seqs 64 --max-num-batched-tokens 20", "token_budget 20 is below max_requests 64"),
+        ("jamba-v0.1", "--mamba-cache-mode all", "--mamba-cache-mode all is not in kvcheck"),
+        ("gemma-3-27b", "--disable-sliding-window", "change the config.json instead"),
+        ("gemma-3-27b", "--hf-overrides '{}'", "--hf-overrides may change the layers"),
         ("jamba-v0.1", "--disable-hybrid-kv-cache-manager", "does not run without"),
         ("llama-3.1-8b", "--prefix-match-unit 8", "is refused for a model with one group"),
         ("llama-3.1-8b", "-tp two", "is 'two', not a whole number"),

@@ -13,33 +13,48 @@ from kvcheck.cli.export_pages import page_of
 from kvcheck.cli.export_tests import name_of, own_test, server_test
 from kvcheck.cli.exported import Exported
 from kvcheck.cli.options import STDOUT, color_option, target_option
-from kvcheck.files import require_writable, run_file, write_text
+from kvcheck.files import InputError, encoded, require_writable, run_file, write_text
 from kvcheck.report.console import Screen
 from kvcheck.report.pages.render import require_extra
 
 
 class Format(NamedTuple):
     """A form: what it is, how its file is called by default, how one is made of a run, a target and a signature (None:
-    not named), and what must hold before that."""
+    not named), what must hold before that, and whether a file of the default name may be somebody else's."""
 
     what: str
     named: Callable[[Path], Path]
     make: Callable[[Path, str | None, str | None, Screen], Exported]
     require: Callable[[], None] = lambda: None
+    spares: bool = True
 
 
 def _beside(path: Path) -> Path:
     return run_file(path).with_suffix(".html")
 
 
-def _test(path: Path) -> Path:
+def _server_test(path: Path) -> Path:
     return Path(f"test_{name_of(path)}.py")
 
 
+def _own_test(path: Path) -> Path:
+    return Path(f"test_kvcheck_{name_of(path)}.py")
+
+
+def _require_ours(file: Path, text: str) -> None:
+    """A file of the default name is not written over, unless it says the same.
+
+    Raises:
+        InputError: it says something else.
+    """
+    if file.exists() and file.read_bytes() != encoded(text):
+        raise InputError(f"{file} is there already and says something else: name a file with --out")
+
+
 FORMATS = {
-    "html": Format("one page to look at", _beside, page_of, require_extra),
-    "pytest": Format("a test that uses kvcheck", _test, own_test),
-    "vllm-test": Format("a test in the style of the server's own", _test, server_test),
+    "html": Format("one page to look at", _beside, page_of, require_extra, spares=False),
+    "pytest": Format("a test that uses kvcheck", _own_test, own_test),
+    "vllm-test": Format("a test in the style of the server's own", _server_test, server_test),
 }
 
 
@@ -59,7 +74,8 @@ FORMATS = {
 @click.option(
     "--out",
     metavar="FILE",
-    help=f"Where to write it ({STDOUT}: to stdout).  [default: a page beside the run, test_NAME.py here]",
+    help=f"Where to write it ({STDOUT}: to stdout).  [default: a page beside the run, test_NAME.py here, or "
+    "test_kvcheck_NAME.py with --to pytest]",
 )
 @color_option
 def command(path: Path, form: str, target: str | None, signature: str | None, out: str | None, no_color: bool) -> int:
@@ -80,6 +96,8 @@ def command(path: Path, form: str, target: str | None, signature: str | None, ou
     elif file is None:
         sys.stdout.write(exported.text)
     else:
+        if out is None and chosen.spares:
+            _require_ours(file, exported.text)
         write_text(file, exported.text)
         screen.line(f"{file}: {exported.told}")
     return exported.status

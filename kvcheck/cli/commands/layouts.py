@@ -94,8 +94,8 @@ def explain(screen: Screen, found: Derived, target: str) -> None:
     """How the layout came about."""
     screen.line(f"target   {target}")
     real = found.real
-    for group, layers in zip(real.groups, found.layers, strict=True):
-        screen.line(f"group    {group_text(group)}: {layers} layers")
+    for index, (group, layers) in enumerate(zip(real.groups, found.layers, strict=True)):
+        screen.line(f"group    {group_text(group, index in real.eagle_groups)}: {layers} layers")
     screen.line(f"sizes    hash block {real.hash_block}, scheduler block {real.scheduler_block}")
     for line in layout_lines(found.layout):
         screen.line(f"layout   {line}")

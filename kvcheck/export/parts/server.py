@@ -1,5 +1,6 @@
 """The server that an exported test drives."""
 
+import pytest
 from vllm.config import ModelConfig
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams
@@ -17,6 +18,13 @@ from vllm.v1.request import Request, RequestStatus
 def supported(kind, **values):
     """Those of the values that this version of vLLM has a field for."""
     return {k: v for k, v in values.items() if k in kind.__dataclass_fields__}
+
+
+def require_fields(kind, *names):
+    """Skip the test where this version of vLLM does not have these fields."""
+    for name in names:
+        if name not in kind.__dataclass_fields__:
+            pytest.skip(f"{kind.__name__} has no {name} in this version of vLLM")
 
 
 def hash_lookahead(config):
