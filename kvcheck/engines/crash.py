@@ -6,6 +6,7 @@ import re
 
 import msgspec
 
+from kvcheck.engines.watched import HANG
 from kvcheck.invariants.registry import Violation, all_invariants
 
 EXCEPTION = "system.exception"
@@ -32,7 +33,7 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def is_shown_by(self, violation: Violation) -> bool:
         """Whether this violation is what was reported."""
         if self.signature:
-            return f"{violation.signature} ".startswith(f"{self.signature} ")
+            return violation.is_called(self.signature)
         kind, _, rest = violation.signature.partition(" ")
         raised, _, function = rest.partition(" ")
         return kind == EXCEPTION and self.type in ("", raised) and self.function in ("", function)
@@ -47,9 +48,14 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def crash_in(text: str) -> Crash | None:
     """What a report says; None if it names neither an exception, nor a function, nor a signature."""
     words = " ".join(text.split())
-    if words.partition(" ")[0] in {one.id for one in all_invariants()}:
+    if is_signature(words):
         return Crash(signature=words)
     return _in_traceback(text) or _in_words(words)
+
+
+def is_signature(words: str) -> bool:
+    """Whether words begin as a signature does: with the name of a claim."""
+    return words.partition(" ")[0] in {HANG, *(one.id for one in all_invariants())}
 
 
 class _Traceback(msgspec.Struct):

@@ -171,6 +171,8 @@ def test_shrink(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert "its run could not be written" in captured.out
     assert captured.err == "kvcheck: cannot write /dev/full: the disk is full\n"
     assert report_of("s.json")["verdict"] == "violated"
+    assert run(["shrink", "run.json", "--target", "toy", "--signature", " system.exception  AssertionError"]) == 1
+    assert run(["shrink", "run.json", "--target", "toy", "--signature", "system.exception Assert"]) == 3
     write_run(Path("run.json"), run_of("a"))
     assert run(["shrink", "run.json", "--target", "toy"]) == 0
 
@@ -251,6 +253,9 @@ WRONG = [
     ["fuzz", "--database", TOO_LONG],
     ["fuzz", "--baseline", TOO_LONG, "--update-baseline"],
     ["export", TOO_LONG, "--to", "html"],
+    ["shrink", "good.json", "--target", "model", "--signature", "no.such"],
+    ["export", "good.json", "--to", "pytest", "--signature", ""],
+    ["bisect", "good.json", "--signature", "no.such claim"],
     ["bisect", "good.json", "--targets", ","],
     ["bisect", "good.json", "--targets", ""],
     ["layouts", "show", "nosuch"],

@@ -40,6 +40,7 @@ TREE = 'File "src/vllm/v1/request.py", line 3, in append'
         ("EngineDeadError after a ValueError in get_new_blocks", Crash(type="ValueError", function="get_new_blocks")),
         ("it crashes in get_new_blocks", Crash(function="get_new_blocks")),
         ("  progress.frozen\n waiting ", Crash(signature="progress.frozen waiting")),
+        ("system.hang spin", Crash(signature="system.hang spin")),
         (LOGGED, Crash(type="ValueError", function="take")),
         (DEEPER, Crash(type="IndexError", function="schedule")),
         (TREE, Crash(function="append")),

@@ -101,6 +101,7 @@ def test_a_run_that_another_violation_has_ended_says_nothing_about_the_one_that_
     shows = RunResult(violations=(violation("a"), violation("b")))
     goes_on = RunResult(violations=(violation("a", "lost reuse"),))
     assert seen_of("t", shows, "b") == Seen("t", "violated", "b")
+    assert seen_of("t", RunResult(violations=(violation("a b c"),)), "a b") == Seen("t", "violated", "a b c")
     assert seen_of("t", shows, None) == Seen("t", "violated", "a")
     assert seen_of("t", shows, "c") == Seen("t", "undetermined", "masked: it shows a instead")
     assert seen_of("t", goes_on, "c") == Seen("t", "passed")

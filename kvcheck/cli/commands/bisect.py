@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from kvcheck.cli.options import color_option, finish, json_option, screen_for
+from kvcheck.cli.options import color_option, finish, json_option, screen_for, signature_option
 from kvcheck.engines.bisect import Judge, Seen, Series, every, halving, judged, seen_of
 from kvcheck.engines.watched import Watched
 from kvcheck.files import one_line, read_run, stated_signature
@@ -31,7 +31,7 @@ RELEASES = ",".join(f"vllm=={version}" for version in KNOWN_RELEASES)
 @click.option("--repo", metavar="DIR", type=click.Path(path_type=Path), help="A git checkout of vLLM.")
 @click.option("--good", metavar="COMMIT", help="With --repo: a commit that does not show it.")
 @click.option("--bad", metavar="COMMIT", help="With --repo: one that does. The older of the two is where it begins.")
-@click.option("--signature", metavar="TEXT", help="Which violation.  [default: the counterexample's, else any]")
+@signature_option("Which violation", "any")
 @json_option
 @color_option
 def command(
