@@ -18,6 +18,8 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line \d+, in (?P<function>[\w<>]+)
 _LOGGED = re.compile(r"^.*?\[[\w./-]+:\d+\]")
 """What a logger writes before a line: process, level, time, and its place in the source."""
 _IN_FUNCTION = re.compile(r"\bin (?:the )?(?:function |method )?`?(?:[A-Za-z_]\w*\.)*(?P<function>[A-Za-z_]\w*)")
+_BESIDE = re.compile(rf"(?<![\w.]){_TYPE} `?(?P<function>[A-Za-z]\w*_\w*)(?![\w=:]|\.\w)")
+"""As a signature has it: the function behind the exception, and no word between them."""
 _TOLD_ON = frozenset({"EngineDeadError", "EngineGenerateError"})
 """What the other processes of a server raise when the engine has died of something else."""
 
@@ -93,7 +95,8 @@ def _in_words(words: str) -> Crash | None:
     only beside an exception."""
     types = [match["type"] for match in _NAMED.finditer(words) if match["type"] not in _TOLD_ON]
     functions = [match["function"] for match in _IN_FUNCTION.finditer(words)]
-    named = [function for function in functions if "_" in function] or (functions if types else [])
+    beside = [match["function"] for match in _BESIDE.finditer(words) if match["type"] in types]
+    named = [function for function in functions if "_" in function] or beside or (functions if types else [])
     if not types and not named:
         return None
     return Crash(type=types[0] if types else "", function=named[-1] if named else "")

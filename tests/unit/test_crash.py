@@ -35,6 +35,10 @@ TREE = 'File "src/vllm/v1/request.py", line 3, in append'
     [
         ("AssertionError in find_hit", Crash(type="AssertionError", function="find_hit")),
         ("AssertionError: in use, in `Manager.find_hit()`", Crash(type="AssertionError", function="find_hit")),
+        ("AssertionError find_hit", Crash(type="AssertionError", function="find_hit")),
+        ("An AssertionError find_hit. Twice", Crash(type="AssertionError", function="find_hit")),
+        ("AssertionError find_hit=3", Crash(type="AssertionError")),
+        ("AssertionError: num_blocks is 3", Crash(type="AssertionError")),
         ("vllm.errors.KeyError raised in schedule", Crash(type="KeyError", function="schedule")),
         ("the engine died: queue.Empty", Crash(type="Empty")),
         ("EngineDeadError after a ValueError in get_new_blocks", Crash(type="ValueError", function="get_new_blocks")),
