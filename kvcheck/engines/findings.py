@@ -105,4 +105,4 @@ def folder_name(signature: str) -> str:
 def campaign_folder(base: Path, spec: str, seed: int, *kind: str) -> Path:
     """The folder of one campaign below a base; ``kind`` is what else tells it from others, such as its layout."""
     target = folder_name(spec.replace("==", "-").replace("path:", "path-"))
-    return base / "-".join([target, "seed", str(seed), *map(folder_name, kind)])
+    return base / folder_name("-".join([target, "seed", str(seed), *map(folder_name, kind)]))
