@@ -76,6 +76,10 @@ class Violation(msgspec.Struct, frozen=True, omit_defaults=True):
     signature: str
     index: int
 
+    def is_called(self, words: str) -> bool:
+        """Whether these words are its signature, or the first ones of it. No signature begins with all of another."""
+        return f"{self.signature} ".startswith(f"{words} ")
+
 
 REGISTRY: dict[str, Invariant] = {}
 Check = TypeVar("Check", bound=Callable[..., Iterable[Finding]])

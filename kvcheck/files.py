@@ -94,6 +94,8 @@ def read_layout(path: Path) -> Layout:
     raw = _bytes_of(file)
     head = _head(file, raw)
     if head.groups is msgspec.UNSET:
+        if head.layout is msgspec.UNSET and head.observations is msgspec.UNSET:
+            raise InputError(f"{file}: not a layout; of a model's config, kvcheck layouts from-config makes one")
         return read_run(file).layout
     return _valid(file, _decoded(file, raw, Layout))
 

@@ -56,7 +56,7 @@ def _found_in(path: Path, target: str | None, signature: str | None) -> Found:
     if replay.interrupted:
         raise KeyboardInterrupt
     wanted = signature or stated_signature(path)
-    violations = [one for one in replay.result.violations if wanted in (None, one.signature)]
+    violations = [one for one in replay.result.violations if wanted is None or one.is_called(wanted)]
     if replay.result.violations and not violations:
         others = ", ".join(one.signature for one in replay.result.violations)
         raise InputError(f"{path}: {spec} does not show {wanted!r}, but {others}")

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from kvcheck.cli.status import UNDETERMINED, status_of
+from kvcheck.engines.crash import is_signature
 from kvcheck.engines.findings import campaign_folder
 from kvcheck.engines.seeds import fresh_seed
 from kvcheck.files import RUN_FILE, InputError, OutputError, json_text, read_layout, require_writable, write_json
@@ -57,6 +58,20 @@ def json_option(command: Command) -> Command:
 def color_option(command: Command) -> Command:
     """--no-color."""
     return click.option("--no-color", is_flag=True, help="No colours, even on a terminal.")(command)
+
+
+def known_signature(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """A signature of a claim that there is, or its first words."""
+    words = " ".join((value or "").split())
+    if value is not None and not is_signature(words):
+        raise click.BadParameter(f"{value!r} begins with no claim (see kvcheck invariants)")
+    return words or None
+
+
+def signature_option(told: str, default: str) -> Callable[[Command], Command]:
+    """--signature."""
+    more = f"{told}: its signature, or the first words.  [default: the one that RUN was kept for, else {default}]"
+    return click.option("--signature", metavar="TEXT", callback=known_signature, help=more)
 
 
 def seconds_option(told: str, default: float | None = None) -> Callable[[Command], Command]:

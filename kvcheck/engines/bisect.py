@@ -26,36 +26,52 @@ def seen_of(target: str, result: RunResult, signature: str | None) -> Seen:
 
 
 class Series(msgspec.Struct, frozen=True):
-    """What is known of a series. ``seen``: in its order, of a long one a part. ``interrupted``: it was cut short."""
+    """What is known of a series. ``targets``: all of it. ``seen``: what was asked, in its order. ``interrupted``: it
+    was cut short."""
 
+    targets: tuple[str, ...]
     seen: tuple[Seen, ...]
     interrupted: bool = False
 
     @property
+    def changes(self) -> tuple[Seen, ...]:
+        """Those that do not do what the last known one before does. What is older than all is taken not to show it."""
+        found: list[Seen] = []
+        known = "passed"
+        for one in self.seen:
+            if one.verdict not in ("undetermined", known):
+                found.append(one)
+                known = one.verdict
+        return tuple(found)
+
+    @property
     def first_bad(self) -> str | None:
         """The first target that shows the violation."""
-        return next((one.target for one in self.seen if one.verdict == "violated"), None)
+        return self.changes[0].target if self.changes else None
 
     @property
     def first_good(self) -> str | None:
         """The first target after the last bad one, if that does not show it."""
-        bad = [index for index, one in enumerate(self.seen) if one.verdict == "violated"]
-        after = self.seen[bad[-1] + 1 :] if bad else ()
-        return next((one.target for one in after if one.verdict == "passed"), None)
+        return self.changes[-1].target if self.changes and self.changes[-1].verdict == "passed" else None
 
     @property
     def between(self) -> tuple[str, ...]:
-        """Targets of which nothing can be said, beside those where the verdict changes: it may be one of them."""
+        """Targets of which nothing can be said, where that matters: a change may lie at one of them. If none is known
+        to show the violation, each of those that were asked may."""
+        verdicts = {one.target: one.verdict for one in self.seen}
+        if not self.changes:
+            return tuple(target for target, verdict in verdicts.items() if verdict == "undetermined")
         unclear: list[str] = []
-        known = ""
         gap: list[str] = []
-        for one in self.seen:
-            if one.verdict == "undetermined":
-                gap.append(one.target)
+        known = "passed"
+        for target in self.targets:
+            verdict = verdicts.get(target, "undetermined")
+            if verdict == "undetermined":
+                gap.append(target)
                 continue
-            if known and one.verdict != known:
+            if verdict != known:
                 unclear += gap
-            known, gap = one.verdict, []
+            known, gap = verdict, []
         return tuple(unclear)
 
     @property
@@ -77,7 +93,7 @@ def judged(targets: Sequence[str], judge: Judge, order: Order) -> Series:
             seen[index] = judge(targets[index])
     except KeyboardInterrupt:
         interrupted = True
-    return Series(tuple(seen[index] for index in sorted(seen)), interrupted)
+    return Series(tuple(targets), tuple(seen[index] for index in sorted(seen)), interrupted)
 
 
 def every(count: int, _seen: dict[int, Seen]) -> Iterator[int]:

@@ -6,6 +6,7 @@ import re
 
 import msgspec
 
+from kvcheck.engines.watched import HANG
 from kvcheck.invariants.registry import Violation, all_invariants
 
 EXCEPTION = "system.exception"
@@ -17,6 +18,8 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line \d+, in (?P<function>[\w<>]+)
 _LOGGED = re.compile(r"^.*?\[[\w./-]+:\d+\]")
 """What a logger writes before a line: process, level, time, and its place in the source."""
 _IN_FUNCTION = re.compile(r"\bin (?:the )?(?:function |method )?`?(?:[A-Za-z_]\w*\.)*(?P<function>[A-Za-z_]\w*)")
+_BESIDE = re.compile(rf"(?<![\w.]){_TYPE} `?(?P<function>[A-Za-z]\w*_\w*)(?![\w=:]|\.\w)")
+"""As a signature has it: the function behind the exception, and no word between them."""
 _TOLD_ON = frozenset({"EngineDeadError", "EngineGenerateError"})
 """What the other processes of a server raise when the engine has died of something else."""
 
@@ -32,7 +35,7 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def is_shown_by(self, violation: Violation) -> bool:
         """Whether this violation is what was reported."""
         if self.signature:
-            return f"{violation.signature} ".startswith(f"{self.signature} ")
+            return violation.is_called(self.signature)
         kind, _, rest = violation.signature.partition(" ")
         raised, _, function = rest.partition(" ")
         return kind == EXCEPTION and self.type in ("", raised) and self.function in ("", function)
@@ -47,9 +50,14 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def crash_in(text: str) -> Crash | None:
     """What a report says; None if it names neither an exception, nor a function, nor a signature."""
     words = " ".join(text.split())
-    if words.partition(" ")[0] in {one.id for one in all_invariants()}:
+    if is_signature(words):
         return Crash(signature=words)
     return _in_traceback(text) or _in_words(words)
+
+
+def is_signature(words: str) -> bool:
+    """Whether words begin as a signature does: with the name of a claim."""
+    return words.partition(" ")[0] in {HANG, *(one.id for one in all_invariants())}
 
 
 class _Traceback(msgspec.Struct):
@@ -87,7 +95,8 @@ def _in_words(words: str) -> Crash | None:
     only beside an exception."""
     types = [match["type"] for match in _NAMED.finditer(words) if match["type"] not in _TOLD_ON]
     functions = [match["function"] for match in _IN_FUNCTION.finditer(words)]
-    named = [function for function in functions if "_" in function] or (functions if types else [])
+    beside = [match["function"] for match in _BESIDE.finditer(words) if match["type"] in types]
+    named = [function for function in functions if "_" in function] or beside or (functions if types else [])
     if not types and not named:
         return None
     return Crash(type=types[0] if types else "", function=named[-1] if named else "")

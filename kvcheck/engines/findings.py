@@ -27,7 +27,8 @@ LONGEST_NAME = 80
 
 
 class Findings:
-    """One folder a bucket: ``run.json``, the expected verdict, and a recording and an account once there are.
+    """One folder a bucket: ``run.json``, the expected verdict with its signature, and a recording and an account once
+    there are.
 
     A file that cannot be written never ends a campaign: the first reason is kept in ``error``.
     """
@@ -46,7 +47,8 @@ class Findings:
             try:
                 _remove(folder, TRACE_FILE, ACCOUNT_FILE)  # of another run
                 write_run(file, run)
-                write_json(folder / EXPECTED_FILE, {"version": VERSION, "expected": {self._spec: "violated"}})
+                expected = {"version": VERSION, "signature": signature, "expected": {self._spec: "violated"}}
+                write_json(folder / EXPECTED_FILE, expected)
                 self._save_traces(folder, traces)
             except OutputError as error:
                 self.error = self.error or str(error)
@@ -103,4 +105,4 @@ def folder_name(signature: str) -> str:
 def campaign_folder(base: Path, spec: str, seed: int, *kind: str) -> Path:
     """The folder of one campaign below a base; ``kind`` is what else tells it from others, such as its layout."""
     target = folder_name(spec.replace("==", "-").replace("path:", "path-"))
-    return base / "-".join([target, "seed", str(seed), *map(folder_name, kind)])
+    return base / folder_name("-".join([target, "seed", str(seed), *map(folder_name, kind)]))

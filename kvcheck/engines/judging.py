@@ -45,14 +45,15 @@ class RunResult(msgspec.Struct):
         return all(violation.severity in SOFT for violation in self.violations)
 
     def said_of(self, signature: str | None, index: int | None = None) -> tuple[str, str]:
-        """The verdict on one violation (None: on any), with what shows it, or why nothing can be said.
+        """The verdict on the violation with a signature, whole or its first words (None: on any), with what shows it,
+        or why nothing can be said.
 
         A run that another violation has ended says nothing about the one that is asked for. ``index``: the action at
         which that is looked for; what ends the run after it does not matter.
         """
-        shown = [violation.signature for violation in self.violations]
-        if shown and signature in (None, *shown):
-            return "violated", signature or shown[0]
+        shown = [one.signature for one in self.violations if signature is None or one.is_called(signature)]
+        if shown:
+            return "violated", shown[0]
         if self.undetermined:
             return "undetermined", self.undetermined
         hard = (violation for violation in self.violations if violation.severity not in SOFT)

@@ -50,7 +50,7 @@ def show_reproduction(screen: Screen, reproduction: Reproduction) -> None:
     for number, bucket in enumerate(reproduction.found, 1):
         show_account(screen, account_of(bucket, result.plan.spec), number)
         if added := _added(bucket, result):
-            screen.line(f"  {'unlike:':<12}the layout that was given, this run has {', '.join(added)}", "yellow")
+            screen.line(f"  {'unlike:':<12}{_unlike(added)}", "yellow")
     _show_others(screen, reproduction)
     screen.line()
     if not reproduction.found:
@@ -69,6 +69,10 @@ def _added(bucket: Bucket, result: CampaignResult) -> list[str]:
     return [word for word in feature_words(bucket.run.layout) if word not in given]
 
 
+def _unlike(added: list[str]) -> str:
+    return f"the layout that was given, this run has {', '.join(added)}"
+
+
 def _show_others(screen: Screen, reproduction: Reproduction) -> None:
     """What is not the reported crash, each with its run as it was found."""
     others, spec = reproduction.others, reproduction.result.plan.spec
@@ -81,6 +85,10 @@ def _show_others(screen: Screen, reproduction: Reproduction) -> None:
             f"{bucket.violation.severity}: {bucket.signature} ({bucket.times} times, {len(bucket.run.actions)} actions)"
         )
         screen.line(f"  {told}: {how_to_reproduce(bucket.file, spec)}")
+        if bucket.needs:
+            screen.line(f"    needs: {', '.join(bucket.needs)}")
+        if added := _added(bucket, reproduction.result):
+            screen.line(f"    unlike: {_unlike(added)}", "yellow")
     if len(others) > MOST_OTHERS:
         screen.line(f"  and {len(others) - MOST_OTHERS} more in {reproduction.result.plan.out}")
 

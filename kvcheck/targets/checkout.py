@@ -13,6 +13,15 @@ PACKAGE = "vllm"
 """The folder of a commit that a target needs."""
 
 
+def top_of(repo: Path) -> Path:
+    """The top of a checkout, of any folder in it.
+
+    Raises:
+        TargetError: there is no such repository.
+    """
+    return repo / _git(repo, "rev-parse", "--show-cdup").stdout.decode().strip()
+
+
 def commits_between(repo: Path, older: str, newer: str) -> list[str]:
     """Full names of the commits after ``older`` up to ``newer``, the oldest first, along the first parents.
 

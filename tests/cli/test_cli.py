@@ -172,6 +172,8 @@ def test_shrink(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert "its run could not be written" in captured.out
     assert captured.err == "kvcheck: cannot write /dev/full: the disk is full\n"
     assert report_of("s.json")["verdict"] == "violated"
+    assert run(["shrink", "run.json", "--target", "toy", "--signature", " system.exception  AssertionError"]) == 1
+    assert run(["shrink", "run.json", "--target", "toy", "--signature", "system.exception Assert"]) == 3
     write_run(Path("run.json"), run_of("a"))
     assert run(["shrink", "run.json", "--target", "toy"]) == 0
 
@@ -261,6 +263,9 @@ WRONG = [
     ["export", "good.json", "--to", "html", "--out", "good.json"],
     ["bisect", "good.json", "--json", "good.json"],
     ["fuzz", "--layout", "good.json", "--json", "good.json"],
+    ["shrink", "good.json", "--target", "model", "--signature", "no.such"],
+    ["export", "good.json", "--to", "pytest", "--signature", ""],
+    ["bisect", "good.json", "--signature", "no.such claim"],
     ["bisect", "good.json", "--targets", ","],
     ["bisect", "good.json", "--targets", ""],
     ["layouts", "show", "nosuch"],

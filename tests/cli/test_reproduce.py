@@ -44,6 +44,10 @@ def test_a_crash_is_shown_shrunk_and_kept(capsys: pytest.CaptureFixture[str]) ->
     assert violation["confirmed"]
     assert len(read_run(Path(violation["run"])).actions) == violation["actions"] < 10
     assert Path(violation["run"]).with_name("account.txt").is_file()
+    kept = Path(violation["run"]).read_text(encoding="utf-8")
+    assert reproduce("--crash", "ServerError in another_place", "--seconds", "4") == 2
+    assert Path(violation["run"]).read_text(encoding="utf-8") == kept
+    assert "    unlike: the layout that was given, this run has " in capsys.readouterr().out
 
 
 def test_a_report_is_read_from_stdin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

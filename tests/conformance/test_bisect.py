@@ -17,6 +17,8 @@ pytestmark = pytest.mark.release
 
 ROOT = Path(__file__).parents[2]
 DRAFTER = str(ROOT / "counterexamples/window-drafter-lookup-assertion")
+HIT = str(ROOT / "counterexamples/checkpoint-behind-partial-hit")
+LIMIT = str(ROOT / "counterexamples/chunk-limit-ignores-draft-slots")
 FAILED_LOAD = str(ROOT / "counterexamples/failed-load-several-groups")
 
 
@@ -75,11 +77,34 @@ def test_the_assertion_of_a_drafter_ends_with_0_28_0(tmp_path: Path, capsys: pyt
     assert status == 0
     assert [one["verdict"] for one in report["results"]] == ["violated"] * 2 + ["passed"] * 2  # type: ignore[attr-defined]
     assert (report["first_bad"], report["first_good"]) == ("vllm==0.26.0", "vllm==0.28.0")
-    assert "first good  vllm==0.28.0" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "first bad   vllm==0.26.0, or an earlier one" in shown
+    assert "first good  vllm==0.28.0" in shown
+
+
+def test_where_the_oldest_cannot_run_it_the_beginning_is_not_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, report = bisect(tmp_path, HIT, "--targets", "vllm==0.31.0,vllm==0.32.0")
+    assert (status, report["first_bad"], report["between"]) == (2, "vllm==0.32.0", ["vllm==0.31.0"])
+    assert "or one of these, of which nothing can be said: vllm==0.31.0" in capsys.readouterr().out
+
+
+def test_a_release_that_cannot_be_had_does_not_pass(tmp_path: Path) -> None:
+    status, report = bisect(tmp_path, DRAFTER, "--targets", "vllm==0.28.0,vllm==99.0.0x")
+    assert (status, report["between"]) == (2, ["vllm==99.0.0x"])
+
+
+def test_a_gap_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, report = bisect(tmp_path, LIMIT, "--targets", "vllm==0.26.0,vllm==0.27.1,vllm==0.28.0")
+    assert (status, [one["verdict"] for one in report["changes"]]) == (1, ["violated", "passed", "violated"])  # type: ignore[attr-defined]
+    shown = capsys.readouterr().out
+    assert "not shown from here: vllm==0.27.1" in shown
+    assert "again from here: vllm==0.28.0" in shown
 
 
 def test_a_violation_that_the_newest_shows(tmp_path: Path) -> None:
-    status, report = bisect(tmp_path, FAILED_LOAD, "--targets", "vllm==0.30.0, vllm==0.28.0")
+    status, report = bisect(tmp_path, FAILED_LOAD, "--targets", "vllm==0.28.0, vllm==0.29.0")
     assert (status, report["verdict"], report["first_bad"]) == (1, "violated", "vllm==0.28.0")
 
 
@@ -88,13 +113,16 @@ def test_the_commit_that_mends_is_found_and_one_that_does_not_load_is_told(
 ) -> None:
     folder, commits = repo
     before = git(folder, "status", "--porcelain"), git(folder, "rev-parse", "HEAD")
-    status, report = bisect(tmp_path, DRAFTER, "--repo", str(folder), "--good", commits[-1], "--bad", commits[0])
+    git(folder, "tag", "-f", "old", commits[0])
+    inside = str(folder / "vllm")
+    status, report = bisect(tmp_path, DRAFTER, "--repo", inside, "--good", commits[-1], "--bad", "old")
     assert (git(folder, "status", "--porcelain"), git(folder, "rev-parse", "HEAD")) == before
     assert (status, report["verdict"]) == (2, "undetermined")
     assert (report["first_good"], report["between"]) == (commits[5], [commits[4]])
     assert len(report["results"]) < len(commits)  # type: ignore[arg-type]
     shown = capsys.readouterr().out
     assert f"{commits[5]} (the lookup is mended)" in shown
+    assert f"violated  {commits[0]} (old)" in shown
     assert f"nothing can be said: {commits[4]}" in shown
 
 
@@ -102,12 +130,14 @@ def test_ends_that_are_not_what_was_said(tmp_path: Path, repo: tuple[Path, list[
     folder, commits = repo
     status, report = bisect(tmp_path, DRAFTER, "--repo", str(folder), "--good", commits[0], "--bad", commits[3])
     assert (status, report["verdict"], report["first_bad"]) == (2, "undetermined", commits[0])
+    assert report["wrong"] == [f"--good {commits[0]} shows it"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (("--repo", ".", "--good", "a"), "--repo needs --good and --bad"),
+        (("--targets", "vllm==0.30.0,vllm==0.28.0"), "vllm==0.30.0 stands before vllm==0.28.0"),
         (("--good", "a"), "are commits of a --repo"),
         (("--repo", "{repo}", "--good", "nosuch", "--bad", "HEAD"), "has no commit 'nosuch'"),
         (("--repo", "{tmp}", "--good", "a", "--bad", "b"), "not a git repository"),

@@ -18,7 +18,7 @@ from kvcheck.engines.judging import RunResult
 from kvcheck.engines.seeds import seed_of_run
 from kvcheck.engines.tally import MOST_UNDETERMINED, Tally
 from kvcheck.engines.workers import Limits
-from kvcheck.files import expected_verdicts, read_run
+from kvcheck.files import expected_verdicts, read_run, stated_signature
 from kvcheck.invariants.registry import Violation
 from kvcheck.targets.errors import TargetError
 
@@ -79,6 +79,7 @@ def test_a_violation_is_bucketed_shrunk_replayed_and_kept(tmp_path: Path, labels
     assert bucket.trace is not None
     assert read_run(bucket.file) == bucket.run
     assert expected_verdicts(bucket.file) == {"toy": "violated"}
+    assert stated_signature(bucket.file) == bucket.signature
 
 
 def test_a_hang_in_a_campaign(tmp_path: Path, labels: Any) -> None:

@@ -64,6 +64,9 @@ def test_a_trace_is_told_by_its_content(tmp_path: Path) -> None:
 def test_a_layout_file(tmp_path: Path) -> None:
     write_json(tmp_path / "layout.json", LAYOUT)
     assert read_layout(tmp_path / "layout.json") == LAYOUT
+    write_json(tmp_path / "config.json", {"model_type": "llama"})
+    with pytest.raises(InputError, match="not a layout; of a model's config, kvcheck layouts from-config makes one"):
+        read_layout(tmp_path / "config.json")
 
 
 BAD = {

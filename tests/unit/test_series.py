@@ -32,9 +32,13 @@ def series(letters: str, order: object = every) -> tuple[Series, str]:
         ("pppppp", None, None, (), "passed"),
         ("puvvpp", "2", "4", ("1",), "undetermined"),
         ("ppvuup", "2", "5", ("3", "4"), "undetermined"),
-        ("uuvvpp", "2", "4", (), "passed"),
+        ("uuvvpp", "2", "4", ("0", "1"), "undetermined"),
+        ("uuppvv", "4", None, (), "violated"),
+        ("vpvvpv", "0", None, (), "violated"),
         ("vvuvpp", "0", "4", (), "passed"),
-        ("pppppu", None, None, (), "undetermined"),
+        ("pppppu", None, None, ("5",), "undetermined"),
+        ("uppppp", None, None, ("0",), "undetermined"),
+        ("vvvvvu", "0", None, (), "undetermined"),
     ],
 )
 def test_where_the_verdict_changes(
@@ -57,7 +61,7 @@ def test_where_the_verdict_changes(
         ("vvpppppp", "07312", "0", "2", ()),
         ("pppppppp", "07", None, None, ()),
         ("pppuuvvv", "073425", "5", None, ("3", "4")),
-        ("upppvvvv", "07", "7", None, ()),
+        ("upppvvvv", "07", "7", None, ("0", "1", "2", "3", "4", "5", "6")),
     ],
 )
 def test_a_long_series_is_halved(
@@ -67,6 +71,11 @@ def test_a_long_series_is_halved(
     assert len(order) <= 6
     assert (found.first_bad, found.first_good, found.between) == (first_bad, first_good, between)
     assert order == asked
+
+
+def test_each_change_is_told() -> None:
+    found, _ = series("vupvpp")
+    assert [one.target for one in found.changes] == ["0", "2", "3", "4"]
 
 
 def test_one_target_is_asked_once() -> None:
@@ -92,6 +101,7 @@ def test_a_run_that_another_violation_has_ended_says_nothing_about_the_one_that_
     shows = RunResult(violations=(violation("a"), violation("b")))
     goes_on = RunResult(violations=(violation("a", "lost reuse"),))
     assert seen_of("t", shows, "b") == Seen("t", "violated", "b")
+    assert seen_of("t", RunResult(violations=(violation("a b c"),)), "a b") == Seen("t", "violated", "a b c")
     assert seen_of("t", shows, None) == Seen("t", "violated", "a")
     assert seen_of("t", shows, "c") == Seen("t", "undetermined", "masked: it shows a instead")
     assert seen_of("t", goes_on, "c") == Seen("t", "passed")

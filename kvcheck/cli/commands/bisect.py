@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import click
 
-from kvcheck.cli.options import color_option, finish, json_option, screen_for
+from kvcheck.cli.options import color_option, finish, json_option, screen_for, signature_option
 from kvcheck.engines.bisect import Judge, Seen, Series, every, halving, judged, seen_of
 from kvcheck.engines.watched import Watched
 from kvcheck.files import one_line, read_run, stated_signature
 from kvcheck.model.actions import Run
 from kvcheck.report.console import Screen
-from kvcheck.targets.checkout import commits_between, full_name, is_ancestor, subject, unpack
+from kvcheck.targets.checkout import commits_between, full_name, is_ancestor, subject, top_of, unpack
 from kvcheck.targets.errors import FORMS, TargetError
 from kvcheck.targets.vllm.release import KNOWN_RELEASES
 
+MEANS = {"passed": "does not show it", "violated": "shows it", "undetermined": "cannot be judged"}
+MOST_NAMED = 8
 RELEASES = ",".join(f"vllm=={version}" for version in KNOWN_RELEASES)
 
 
@@ -27,7 +31,7 @@ RELEASES = ",".join(f"vllm=={version}" for version in KNOWN_RELEASES)
 @click.option("--repo", metavar="DIR", type=click.Path(path_type=Path), help="A git checkout of vLLM.")
 @click.option("--good", metavar="COMMIT", help="With --repo: a commit that does not show it.")
 @click.option("--bad", metavar="COMMIT", help="With --repo: one that does. The older of the two is where it begins.")
-@click.option("--signature", metavar="TEXT", help="Which violation.  [default: the counterexample's, else any]")
+@signature_option("Which violation", "any")
 @json_option
 @color_option
 def command(
@@ -49,24 +53,41 @@ def command(
     if repo is None and (good or bad):
         raise click.UsageError("--good and --bad are commits of a --repo")
     names = [name.strip() for name in (RELEASES if targets is None else targets).split(",") if name.strip()]
-    if not names:
-        raise click.UsageError("--targets names none")
+    _require_oldest_first(names)
     screen = screen_for(json_file, no_color, path)
     run = read_run(path)
     signature = signature or stated_signature(path)
     screen.line(f"run        {path}: {len(run.actions)} actions")
     screen.line(f"violation  {signature or 'any'}")
     if repo is None:
-        series = judged(names, _told(screen, lambda target: _judged(target, target, run, signature)), every)
+        series = judged(names, _told(screen, lambda target: _judged(target, target, run, signature), {}), every)
         wrong: list[str] = []
-        subjects: dict[str, str] = {}
+        shown: dict[str, str] = {}
     else:
-        series, wrong = _of_commits(screen, repo, str(good), str(bad), run, signature)
-        changes = [commit for commit in (series.first_bad, series.first_good) if commit]
-        subjects = {commit: f"{commit} ({subject(repo, commit)})" for commit in changes}
+        top = top_of(repo)
+        series, wrong = _of_commits(screen, top, str(good), str(bad), run, signature)
+        shown = {one.target: f"{one.target} ({subject(top, one.target)})" for one in series.changes}
     verdict = "undetermined" if wrong else series.verdict
-    _show(screen, series, verdict, wrong, subjects)
-    return finish(json_file, report(series, verdict), verdict)
+    _show(screen, series, verdict, wrong, shown)
+    return finish(json_file, report(series, verdict, wrong), verdict)
+
+
+def _require_oldest_first(names: list[str]) -> None:
+    """Whether a series can be told as history, as far as the names of its releases say.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if not names:
+        raise click.UsageError("--targets names none")
+    releases = [name for name in names if name.startswith("vllm==")]
+    for older, newer in pairwise(releases):
+        if _numbers(older) > _numbers(newer):
+            raise click.UsageError(f"--targets: the oldest first, and {older} stands before {newer}")
+
+
+def _numbers(release: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", release)[:3]]
 
 
 def _of_commits(
@@ -76,22 +97,22 @@ def _of_commits(
     older, newer = (good, bad) if is_ancestor(repo, good, bad) else (bad, good)
     commits = [full_name(repo, older), *commits_between(repo, older, newer)]
     screen.line(f"commits    {len(commits)}, from {older} to {newer}")
-    series = judged(commits, _told(screen, lambda commit: _judged_commit(repo, commit, run, signature)), halving)
-    said = {full_name(repo, good): "passed", full_name(repo, bad): "violated"}
-    wrong = [
-        f"{one.target} is {one.verdict}, not {said[one.target]}"
-        for one in series.seen
-        if said.get(one.target, one.verdict) != one.verdict
-    ]
-    return series, wrong
+    given = {full_name(repo, name): name for name in (good, bad)}
+    ends = {commit: f"{commit} ({name})" for commit, name in given.items() if not commit.startswith(name)}
+    series = judged(commits, _told(screen, lambda commit: _judged_commit(repo, commit, run, signature), ends), halving)
+    verdicts = {one.target: one.verdict for one in series.seen}
+    said = (("--good", good, "passed"), ("--bad", bad, "violated"))
+    found = [(f"{option} {name}", verdicts.get(full_name(repo, name)), wanted) for option, name, wanted in said]
+    return series, [f"{name} {MEANS[seen]}" for name, seen, wanted in found if seen not in (None, wanted)]
 
 
-def _told(screen: Screen, judge: Judge) -> Judge:
-    """Each verdict is told as soon as it is known."""
+def _told(screen: Screen, judge: Judge, names: dict[str, str]) -> Judge:
+    """Each verdict is told as soon as it is known. ``names``: of targets that have a better one."""
 
     def told(target: str) -> Seen:
         seen = judge(target)
-        screen.verdict(seen.verdict, f"  {seen.target}" + (f": {seen.message}" if seen.message else ""))
+        name = names.get(target, target)
+        screen.verdict(seen.verdict, f"  {name}" + (f": {seen.message}" if seen.message else ""))
         return seen
 
     return told
@@ -117,27 +138,36 @@ def _judged_commit(repo: Path, commit: str, run: Run, signature: str | None) -> 
         return _judged(commit, f"path:{folder}", run, signature)
 
 
-def _show(screen: Screen, series: Series, verdict: str, wrong: list[str], subjects: dict[str, str]) -> None:
+def _show(screen: Screen, series: Series, verdict: str, wrong: list[str], shown: dict[str, str]) -> None:
+    """``shown``: how a target at which the verdict changes is called."""
     screen.line()
-    for what, target in (("first bad ", series.first_bad), ("first good", series.first_good)):
-        screen.line(f"{what}  {subjects.get(target, target) if target else '-'}")
+    earlier = ", or an earlier one: it is the oldest of those tried" if series.first_bad == series.targets[0] else ""
+    for what, target, more in (("first bad ", series.first_bad, earlier), ("first good", series.first_good, "")):
+        screen.line(f"{what}  {shown.get(target, target) + more if target else '-'}")
+    for one in series.changes[1 : -1 if series.first_good else None]:
+        told = "not shown from here" if one.verdict == "passed" else "and again from here"
+        screen.line(f"in between  {told}: {shown.get(one.target, one.target)}", "yellow")
     if series.between:
-        screen.line(f"or one of these, of which nothing can be said: {', '.join(series.between)}", "yellow")
+        either = "or one of these, of which" if series.changes else "of these"
+        screen.line(f"{either} nothing can be said: {_named(series.between)}", "yellow")
     for text in wrong:
         screen.line(text, "yellow")
     screen.verdict(verdict, f": {_meaning(series, verdict)}")
+
+
+def _named(targets: tuple[str, ...]) -> str:
+    few = len(targets) <= MOST_NAMED
+    return ", ".join(targets) if few else f"{len(targets)} from {targets[0]} to {targets[-1]}"
 
 
 def _meaning(series: Series, verdict: str) -> str:
     if verdict == "undetermined":
         return "interrupted" if series.interrupted else "not all of it can be told"
     newest = series.seen[-1].target
-    if verdict == "violated":
-        return f"{newest} shows it"
-    return f"{newest} does not show it" + ("" if series.first_bad else ", nor does any other")
+    return f"{newest} {MEANS[verdict]}" + ("" if series.first_bad else ", nor does any other")
 
 
-def report(series: Series, verdict: str) -> dict[str, Any]:
+def report(series: Series, verdict: str, wrong: list[str]) -> dict[str, Any]:
     """The JSON report."""
     return {
         "version": 1,
@@ -146,5 +176,7 @@ def report(series: Series, verdict: str) -> dict[str, Any]:
         "results": [{"target": one.target, "verdict": one.verdict, "message": one.message} for one in series.seen],
         "first_bad": series.first_bad,
         "first_good": series.first_good,
+        "changes": [{"target": one.target, "verdict": one.verdict} for one in series.changes],
         "between": list(series.between),
+        "wrong": wrong,
     }

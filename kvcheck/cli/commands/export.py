@@ -12,7 +12,7 @@ import click
 from kvcheck.cli.export_pages import page_of
 from kvcheck.cli.export_tests import name_of, own_test, server_test
 from kvcheck.cli.exported import Exported
-from kvcheck.cli.options import STDOUT, color_option, target_option
+from kvcheck.cli.options import STDOUT, color_option, signature_option, target_option
 from kvcheck.files import InputError, encoded, require_writable, run_file, write_text
 from kvcheck.report.console import Screen
 from kvcheck.report.pages.render import require_extra
@@ -68,9 +68,7 @@ FORMATS = {
     help="; ".join(f"{name}: {form.what}" for name, form in FORMATS.items()) + ".",
 )
 @target_option(None, note="  [default: what a counterexample or recording names, else the model]")
-@click.option(
-    "--signature", metavar="TEXT", help="Which violation to test.  [default: the counterexample's or the first]"
-)
+@signature_option("Which violation to test", "the first")
 @click.option(
     "--out",
     metavar="FILE",

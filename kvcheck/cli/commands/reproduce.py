@@ -82,7 +82,7 @@ def command(
     plan = Plan(
         spec=target,
         seed=seed,
-        out=folder_for(out, target, seed, "reproduce", layout),
+        out=folder_for(out, target, seed, "reproduce", wanted.text, layout),
         info=info,
         layout=chosen,
         seconds=seconds,

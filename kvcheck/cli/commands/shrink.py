@@ -12,6 +12,7 @@ from kvcheck.cli.options import (
     json_option,
     screen_for,
     seconds_option,
+    signature_option,
     target_option,
     written,
 )
@@ -33,9 +34,7 @@ from kvcheck.targets.loading import describe
 @click.command()
 @click.argument("path", metavar="RUN", type=click.Path(path_type=Path))
 @target_option(None, required=True)
-@click.option(
-    "--signature", metavar="TEXT", help="Which violation to keep.  [default: the counterexample's or the first]"
-)
+@signature_option("Which violation to keep", "the first")
 @seconds_option("Shrink for so long at most.", 3 * SHRINK_SECONDS)
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="[default: RUN with .shrunk.json]")
 @json_option
@@ -78,7 +77,7 @@ def command(
 def _chosen(file: Path, result: RunResult, signature: str | None) -> Violation | None:
     if signature is None:
         return result.violations[0] if result.violations else None
-    found = next((v for v in result.violations if v.signature == signature), None)
+    found = next((v for v in result.violations if v.is_called(signature)), None)
     if found is None and result.violations:
         raise InputError(f"{file}: shows {', '.join(v.signature for v in result.violations)}, not {signature}")
     return found
