@@ -72,8 +72,6 @@ def read_run_or_trace(path: Path) -> Run | Trace:
     file = run_file(path)
     raw = _bytes_of(file)
     head = _head(file, raw)
-    if head.verdict is not msgspec.UNSET:
-        raise InputError(f"{file}: a report, and not a run; the runs are in the files that it names")
     if head.observations is not msgspec.UNSET:
         trace = _decoded(file, raw, Trace)
         check_run(file, trace.run)
@@ -158,7 +156,7 @@ def _head(file: Path, raw: bytes) -> _Head:
         )
     head = _decoded(file, raw, _Head)
     if head.verdict is not msgspec.UNSET:
-        raise InputError(f"{file}: a report, which names the runs of its violations, and is none")
+        raise InputError(f"{file}: a report, and not a run; the runs are in the files that it names")
     if head.version != VERSION:
         raise InputError(f"{file}: version {head.version} is not known ({VERSION} is)")
     return head

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = sorted(path.parent for path in (ROOT / "counterexamples").glob("*/run.json"))
 ACTIONS = 20_000
 NOT_THE_MODELS = {
-    "checkpoint-behind-partial-hit": "the model has no prefill checkpoints",
+    "checkpoint-behind-partial-hit": "the model has no prefill checkpoints: name a release with --target",
     "duplicate-block-draft-content": "the model promises no draft content of duplicates (R1.21)",
 }
 
