@@ -476,3 +476,34 @@ def test_the_writer_ends_with_the_recording() -> None:
     writer.stop()
     writer.join(timeout=60)
     assert not writer.is_alive()
+
+
+class Made:
+    """An object like the server's: a default of its class, an attribute from a helper, and one that is computed."""
+
+    default = 1
+
+    def __init__(self) -> None:
+        self.own = 3
+        self.default = 2
+        self.helped()
+
+    def helped(self) -> None:
+        self.more = None
+
+    @property
+    def computed(self) -> int:
+        return self.own
+
+
+class MadeToo(Made):
+    """One more, from a subclass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = "x"
+
+
+def test_attributes_are_known_without_the_dictionary_of_an_object() -> None:
+    made = MadeToo()
+    assert dict(live_layout._attributes(made)) == vars(made)

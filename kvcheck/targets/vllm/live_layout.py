@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -82,9 +83,24 @@ def settings_of(scheduler: Any) -> dict[str, Setting]:
     return {
         f"{part}.{name}": value if isinstance(value, bool | int | float | None) else "set"
         for part, thing in parts.items()
-        for name, value in vars(thing).items()
+        for name, value in _attributes(thing)
         if name not in _WITHOUT_EFFECT
     }
+
+
+def _attributes(thing: object) -> Iterator[tuple[str, Any]]:
+    """The attributes of an object: those names in its classes' methods that it has.
+
+    Its ``__dict__`` is not asked for: CPython would keep a dictionary for it from then on, and each access to one of
+    its attributes would be slower, which costs a scheduler six per cent of its time.
+    """
+    kind = type(thing)
+    methods = [inspect.unwrap(one) for base in kind.__mro__ for one in vars(base).values() if inspect.isfunction(one)]
+    told = {name for method in methods for name in method.__code__.co_names}
+    for name in sorted(told):
+        is_computed = hasattr(inspect.getattr_static(kind, name, None), "__get__")  # a method or a property
+        if not is_computed and hasattr(thing, name):
+            yield name, getattr(thing, name)
 
 
 def differing(live: dict[str, Setting], made: dict[str, Setting]) -> list[str]:
