@@ -12,7 +12,7 @@ import pytest
 from toys import LAYOUT, LOADER, SEARCHER, run_of
 
 from kvcheck.engines.buckets import MOST_LOST, Buckets
-from kvcheck.engines.campaign import Campaign, CampaignResult, Plan
+from kvcheck.engines.campaign import Campaign, CampaignResult, Plan, Progress
 from kvcheck.engines.findings import Findings, folder_name
 from kvcheck.engines.judging import RunResult
 from kvcheck.engines.seeds import seed_of_run
@@ -178,8 +178,12 @@ def test_the_time_limit(tmp_path: Path, labels: Any) -> None:
 def test_an_interruption_reports_what_was_found(tmp_path: Path, labels: Any) -> None:
     labels("fail-x - - nap-0.2")
     one = campaign(tmp_path, runs=None)
-    threading.Timer(4.0, one.interrupt).start()
-    result = one.run()
+
+    def interrupt_what_has_found_something(progress: Progress) -> None:
+        if progress.buckets:
+            one.interrupt()
+
+    result = one.run(interrupt_what_has_found_something)
     assert result.interrupted
     assert result.verdict == "violated"
     assert result.buckets[0].file.is_file()
