@@ -32,19 +32,24 @@ class Interruptible(Protocol):
 
 def answer_interruptions(work: Interruptible, screen: Screen) -> None:
     """From now to the end of the command Ctrl-C (or a termination) ends the work, and what was found is reported and
-    kept; a second one ends everything."""
+    kept; a second one waits for nothing that still works, and a third one ends everything."""
     click.get_current_context().with_resource(_answered(work, screen))
 
 
 @contextmanager
 def _answered(work: Interruptible, screen: Screen) -> Iterator[None]:
+    times = 0
 
     def handler(_number: int, _frame: FrameType | None) -> None:
-        if work.interrupted:
+        nonlocal times
+        times += 1
+        if times == 1:
+            work.interrupt()
+        elif times == 2:
             work.kill()
+        else:
             screen.console.show_cursor()
             os._exit(VIOLATED if work.found_something else UNDETERMINED)
-        work.interrupt()
 
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

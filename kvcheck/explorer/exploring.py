@@ -9,13 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing.synchronize import Event
+from pathlib import Path
+from types import FrameType
 
 from kvcheck.explorer.explore import Result, explore
 from kvcheck.explorer.scope import Scope
 from kvcheck.files import one_line
 
-LOOKS_EVERY = 64
-"""After how many states a search looks at the clock."""
+GRACE = 30
+"""Seconds after its time in which a search ends: a state may have many moves, and what was found is replayed."""
+LONGEST = 1e9
+"""Seconds that a timer can wait for."""
 
 _stop: Event | None = None
 
@@ -38,7 +42,7 @@ class Exploring:
                 for name, scope in scopes:
                     self._names[threads.submit(self._alone, name, scope)] = name
             for future in as_completed(self._names):
-                result = _outcome(future, self._names[future])
+                result = self._outcome(future, self._names[future])
                 self.results.append(result)
                 self._told(result)
 
@@ -46,6 +50,16 @@ class Exploring:
         """Search one in a process of its own, with which no other search dies."""
         with ProcessPoolExecutor(1, self._context, _begin, (self._stop,)) as process:
             return process.submit(_search, name, scope, self._spec, self._seconds).result()
+
+    def _outcome(self, future: Future[Result], name: str) -> Result:
+        """What came of a search; of one that died with its process, or on a mistake of ours, nothing can be said."""
+        try:
+            return future.result()
+        except CancelledError:
+            return Result(scope=name, undetermined="interrupted before it began")
+        except Exception as error:  # noqa: BLE001  the other searches go on
+            why = "interrupted" if self.interrupted else f"{type(error).__name__}: {one_line(error)}"
+            return Result(scope=name, undetermined=why)
 
     def interrupt(self) -> None:
         """End all searches soon, and begin no more."""
@@ -75,16 +89,6 @@ def _deaf_children() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _outcome(future: Future[Result], name: str) -> Result:
-    """What came of a search; of one that has died with its process, or on a mistake of ours, nothing can be said."""
-    try:
-        return future.result()
-    except CancelledError:
-        return Result(scope=name, undetermined="interrupted before it began")
-    except Exception as error:  # noqa: BLE001  the other searches go on
-        return Result(scope=name, undetermined=f"{type(error).__name__}: {one_line(error)}")
-
-
 def _begin(stop: Event) -> None:
     """A process begins."""
     global _stop  # noqa: PLW0603  the only way to hand something to a process of a pool
@@ -92,11 +96,28 @@ def _begin(stop: Event) -> None:
 
 
 def _search(name: str, scope: Scope, spec: str, seconds: float) -> Result:
-    end, count = time.monotonic() + seconds, 0
+    end = time.monotonic() + seconds
 
     def goes_on() -> bool:
-        nonlocal count
-        count += 1
-        return bool(count % LOOKS_EVERY) or (time.monotonic() < end and not (_stop is not None and _stop.is_set()))
+        return time.monotonic() < end and not (_stop is not None and _stop.is_set())
 
-    return explore(name, scope, spec, goes_on)
+    signal.signal(signal.SIGALRM, _too_late)
+    signal.setitimer(signal.ITIMER_REAL, min(seconds, LONGEST) + GRACE)
+    try:
+        return explore(name, scope, spec, goes_on)
+    except _TooLate as late:
+        return Result(scope=name, undetermined=str(late))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+class _TooLate(BaseException):
+    """A search did not look at the clock. No exception of the model's own, which would be taken for a violation."""
+
+
+def _too_late(_number: int, frame: FrameType | None) -> None:
+    assert frame is not None
+    place = f"{frame.f_code.co_qualname} ({Path(frame.f_code.co_filename).name}:{frame.f_lineno})"
+    raise _TooLate(
+        f"it did not end {GRACE} s after its time, and was in {place}: an endless loop, or a state too large"
+    )

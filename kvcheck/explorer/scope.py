@@ -11,6 +11,7 @@ import kvcheck.model
 from kvcheck.explorer.pool import PoolLayout
 from kvcheck.files import InputError, action_problem, read_as
 from kvcheck.model.actions import Arrive, is_acceptable
+from kvcheck.model.faults import FAULTS
 from kvcheck.model.layout import Layout, problems
 
 FOLDER = Path(kvcheck.model.__file__).parent / "scopes"
@@ -82,7 +83,8 @@ def scope_of(text: str) -> Scope:
     if not there:
         raise InputError(f"{text!r} is neither a scope (see kvcheck scopes) nor a file")
     scope: Scope = read_as(file, Scope)
-    for problem in _problems(scope):
+    unknown = [f"no such fault: {name} (see kvcheck faults)" for name in scope.kills if name not in FAULTS]
+    for problem in (*unknown, *_problems(scope)):
         raise InputError(f"{file}: {problem}")
     return scope
 

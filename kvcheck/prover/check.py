@@ -31,7 +31,8 @@ class Checked:
             return f"{self.proof.law.id} is unknown: {self.proof.why}"
         if self.refuted and self.shown is None:
             return (
-                f"the counterexample of {self.proof.law.id} does not replay: this is a bug of the law or of the model"
+                f"the counterexample of {self.proof.law.id} does not replay: no run around its numbers breaks an "
+                "invariant. Either the law says more than invariants see, or its runs do not lead there"
             )
         return ""
 
@@ -43,29 +44,42 @@ class Proving:
         self._spec, self._told = spec, told
         self._faults = faults_of(spec)
         self.checked: list[Checked] = []
-        self.interrupted = False
+        self.interrupted = self._at_work = False
 
     def run(self, laws: Sequence[Law]) -> list[Checked]:
         """Prove each of these; what was proved before an interrupt."""
         for law in laws:
             if self.interrupted:
                 break
-            proof = prove(law, self._faults)
-            one = Checked(proof, replay(proof, self._spec) if proof.result is Result.REFUTED else None)
-            self._told(one)
+            try:
+                self._at_work = True
+                proof = prove(law, self._faults)
+                one = Checked(proof, replay(proof, self._spec) if proof.result is Result.REFUTED else None)
+            except _Killed:
+                break
+            finally:
+                self._at_work = False
             self.checked.append(one)
+            self._told(one)
         return self.checked
 
     def interrupt(self) -> None:
         """End with the law that is being proved."""
         self.interrupted = True
 
-    kill = interrupt
+    def kill(self) -> None:
+        """End without it. Raises in the thread that proves, which is the one that hears of signals."""
+        if self._at_work:
+            raise _Killed
 
     @property
     def found_something(self) -> bool:
         """Whether a counterexample was found that replays."""
         return any(one.shown for one in self.checked)
+
+
+class _Killed(BaseException):
+    """The law that is being proved is given up. No exception that a law could have raised."""
 
 
 def uncovered(laws: Sequence[Law], faults: Faults) -> list[str]:

@@ -90,12 +90,12 @@ class Lookups:
         self.layout = s.layout
         self.coordinator = Coordinator(s.layout, self._pool, faults)  # type: ignore[arg-type]
         self.unit = self.coordinator.granularity
+        s.numbers["layout"] = LAYOUTS.index(s.layout)
         self._names = list(range(1, LONGEST + 1))
         self._cached = {
             group.groups[0]: s.cached(f"cached in group {group.groups[0]}", LONGEST)
             for group in self.coordinator.lookup_groups
         }
-        s.numbers["layout"] = LAYOUTS.index(s.layout)
 
     def agreed(self, cap: int) -> Iterator[tuple[Seen, Agreed | None]]:
         """All that a lookup up to ``cap`` can see, and its result; None: an assertion of it fails."""

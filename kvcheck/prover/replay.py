@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from kvcheck.engines.judging import judge_run
 from kvcheck.model.actions import Run
 from kvcheck.model.layout import problems
-from kvcheck.prover.law import LAWS
+from kvcheck.prover.law import LAWS, Law, Numbers
 from kvcheck.prover.solve import Proof, prove
 from kvcheck.targets.loading import load_target
 from kvcheck.targets.reference.target import MODEL, faults_of
@@ -20,10 +20,12 @@ MOST_RUNS = 400
 
 
 class Shown(NamedTuple):
-    """A run and the violation that it shows, by its signature."""
+    """A run around the numbers of a law, and the violation that it shows, by its signature."""
 
     run: Run
     signature: str
+    law: Law
+    numbers: Numbers
 
 
 def replay(proof: Proof, spec: str) -> Shown | None:
@@ -41,5 +43,5 @@ def replay(proof: Proof, spec: str) -> Shown | None:
             continue
         shown = [v for v in judge_run(faulty, run).violations if v.invariant.startswith(law.shows)]
         if shown and (spec == MODEL or not judge_run(sound, run).violations):
-            return Shown(replace(run, actions=run.actions[: shown[0].index + 1]), shown[0].signature)
+            return Shown(replace(run, actions=run.actions[: shown[0].index + 1]), shown[0].signature, law, numbers)
     return None

@@ -58,9 +58,10 @@ def _facts(one: Reported) -> Iterator[tuple[str, str]]:
         "seen",
         f"{result.states} states, {result.transitions} transitions, depth {result.depth}; {speed:.0f} states/s",
     )
-    yield "memory", f"{result.bytes_a_state} bytes a state; two with the same fingerprint: {result.collision:.0e}"
+    memory = f"{result.bytes_a_state} bytes a state" if result.bytes_a_state else "too little to measure"
+    yield "memory", f"{memory}; two states with the same fingerprint: {result.collision:.0e}"
     yield (
-        "moves",
+        "taken",
         ", ".join(
             f"{kind} {taken} ({result.enabled.get(kind, 0)} states, {result.new.get(kind, 0)} new)"
             for kind, taken in result.taken.items()

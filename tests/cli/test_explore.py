@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kvcheck.cli.main import run
+from kvcheck.explorer import exploring
 from kvcheck.explorer.scope import FOLDER, names, scope_of
 from kvcheck.files import read_run
 
@@ -111,16 +112,30 @@ def test_what_cannot_be_kept_is_reported_all_the_same(capsys: pytest.CaptureFixt
     assert "hits.repeat full+mamba schedule" in told
 
 
-@pytest.mark.parametrize("seconds", [0.7, 1.2, 3.0])
-def test_an_interrupt_of_the_whole_group_ends_the_searches_and_reports_them(seconds: float) -> None:
-    """At any time: also while the processes that search begin."""
+def test_a_search_that_does_not_look_at_the_clock_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(*_: object) -> None:
+        while True:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(exploring, "explore", endless)
+    monkeypatch.setattr(exploring, "GRACE", 0.2)
+    result = exploring._search("a", scope_of(POOL), "model", 0.1)
+    assert result.verdict == "undetermined"
+    assert "endless (test_explore.py:" in result.undetermined
+
+
+@pytest.mark.parametrize(("seconds", "times"), [(0.7, 1), (1.2, 1), (3.0, 1), (3.0, 2)])
+def test_an_interrupt_of_the_whole_group_ends_the_searches_and_reports_them(seconds: float, times: int) -> None:
+    """At any time: also while the processes that search begin. A second one does not wait for them."""
     command = [sys.executable, "-m", "kvcheck", "explore", "--seconds", "60", "--json", "e.json"]
     scopes = ["--scope", "connector", "--scope", "three-groups", "--scope", "copy-on-write", "--jobs", "1"]
     child = subprocess.Popen(
         [*command, *scopes], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     time.sleep(seconds)
-    os.killpg(child.pid, signal.SIGINT)
+    for _ in range(times):
+        os.killpg(child.pid, signal.SIGINT)
+        time.sleep(0.02)
     out, err = child.communicate(timeout=30)
     assert (child.returncode, err.strip()) in ((2, ""), (2, "kvcheck: interrupted"))  # before it had begun
     if not err:

@@ -14,6 +14,7 @@ from kvcheck.cli.main import run
 from kvcheck.engines.judging import judge_run
 from kvcheck.model.actions import Run
 from kvcheck.prover.law import all_laws
+from kvcheck.prover.lookups import LAYOUTS
 from kvcheck.targets.loading import load_target
 
 IDS = [law.id for law in all_laws()]
@@ -60,10 +61,31 @@ def test_a_fault_is_refuted_told_and_replays(capsys: pytest.CaptureFixture[str])
     shown = msgspec.convert(counterexample["run"], Run)
     signatures = [v.signature for v in judge_run(load_target("model+window-one-short"), shown).violations]
     assert counterexample["signature"] in signatures
+    assert run(counterexample["reproduce"].split()[1:]) == 1
     told = capsys.readouterr().out
     assert "counterexample: block 2, window 2, boundary 2" in told
+    assert f"reproduce:      {counterexample['reproduce']}" in told
     assert "arrive a" in told
     assert "violated: 1 refuted (1 laws" in told
+
+
+def test_a_law_that_is_shown_by_another_tells_the_numbers_of_that(capsys: pytest.CaptureFixture[str]) -> None:
+    status, report = report_of("agreement.finders", "--target", "model+window-one-short")
+    assert status == 1
+    told = capsys.readouterr().out
+    (layout,) = {line.split(":")[1].split(",")[0].strip() for line in told.splitlines() if "layout:" in line}
+    assert "of:             agreement.valid: " in told
+    assert "all others 0, false or empty" in told
+    numbers = report["laws"][0]["counterexample"]["numbers"]  # type: ignore[index]
+    assert layout.split()[0] in {str(group.kind) for group in LAYOUTS[numbers["layout"]].groups}
+
+
+def test_what_cannot_be_kept_is_told_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").touch()
+    assert run(["prove", QUICK, "--target", "model+window-one-short", "--out", "file"]) == 1
+    told = capsys.readouterr().out
+    assert "not kept: " in told
+    assert "its run could not be written" in told
 
 
 def test_a_fault_that_no_law_is_about_is_undetermined(capsys: pytest.CaptureFixture[str]) -> None:

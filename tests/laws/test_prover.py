@@ -182,6 +182,19 @@ def test_an_interrupted_proof_keeps_what_is_over_and_does_not_pass() -> None:
     assert not proving.found_something
 
 
+def test_a_proof_that_is_killed_ends_at_once_and_says_nothing() -> None:
+    def killing(s: Statement) -> None:
+        proving.interrupt()
+        proving.kill()
+        s.claim("it counts", s.count("n") >= 0)
+
+    told: list[Checked] = []
+    proving = Proving("model", told.append)
+    assert proving.run([law_of(killing)]) == told == []
+    assert verdict([], [], proving.interrupted) == "undetermined"
+    proving.kill()  # nothing is being proved, and nothing happens
+
+
 # ---- counterexamples -------------------------------------------------------------------------------------------------
 
 

@@ -67,6 +67,15 @@ def test_what_a_scope_is_made_for_is_among_what_it_finds(name: str, faults: set[
     assert faults <= set(scope_of(name).kills) <= set(FAULTS)
 
 
+def test_the_scope_of_the_guide_is_complete_and_finds_the_fault_that_it_names(tmp_path: Path) -> None:
+    guide = (ROOT / "docs" / "exploring.md").read_text()
+    file = tmp_path / "mine.json"
+    file.write_text(guide.partition("```json\n")[2].partition("```")[0])
+    assert explore("mine", scope_of(str(file)), "model", lambda: True).verdict == "passed"
+    fault = guide.partition("here `--target ")[2].partition("`")[0]
+    assert explore("mine", scope_of(str(file)), fault, lambda: True).verdict == "violated"
+
+
 def stalling(steps_in_flight: int) -> str:
     """A scope in which one request stalls on a model whose threshold does not give way (R10.51)."""
     layout = {
@@ -110,6 +119,10 @@ def test_requests_that_differ_in_their_labels_only_are_one() -> None:
         ("{}", "world"),
         ('{"world": "server", "version": 2, "what": ""}', "version 2"),
         ('{"world": "pool", "version": 1, "what": "", "pool": {"blocks": 1, "requests": 1, "columns": 1}}', "1 to 249"),
+        (
+            '{"world": "pool", "version":1,"what":"","pool":{"blocks":3,"requests":1,"columns":1},"kills":["x"]}',
+            "no such fault: x",
+        ),
     ],
 )
 def test_what_is_no_scope_is_refused(tmp_path: Path, text: str, told: str) -> None:
