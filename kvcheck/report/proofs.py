@@ -56,7 +56,7 @@ def numbers_text(law: Law, numbers: Numbers) -> str:
 
 def _number_text(law: Law, name: str, value: Any) -> str:
     if name == "layout" and law.layouts:
-        return next(iter(layout_lines(law.layouts[value])))
+        return f"layout ({next(iter(layout_lines(law.layouts[value])))})"
     return name if value is True else f"{name} {value}"
 
 

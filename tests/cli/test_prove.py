@@ -15,6 +15,7 @@ from kvcheck.engines.judging import judge_run
 from kvcheck.model.actions import Run
 from kvcheck.prover.law import all_laws
 from kvcheck.prover.lookups import LAYOUTS
+from kvcheck.report.describe import layout_lines
 from kvcheck.targets.loading import load_target
 
 IDS = [law.id for law in all_laws()]
@@ -73,11 +74,11 @@ def test_a_law_that_is_shown_by_another_tells_the_numbers_of_that(capsys: pytest
     status, report = report_of("agreement.finders", "--target", "model+window-one-short")
     assert status == 1
     told = capsys.readouterr().out
-    (layout,) = {line.split(":")[1].split(",")[0].strip() for line in told.splitlines() if "layout:" in line}
-    assert "of:             agreement.valid: " in told
+    assert "counterexample: layout (" in told
+    assert "of:             agreement.valid: layout (" in told
     assert "all others 0, false or empty" in told
     numbers = report["laws"][0]["counterexample"]["numbers"]  # type: ignore[index]
-    assert layout.split()[0] in {str(group.kind) for group in LAYOUTS[numbers["layout"]].groups}
+    assert next(iter(layout_lines(LAYOUTS[numbers["layout"]]))) in told
 
 
 def test_what_cannot_be_kept_is_told_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
