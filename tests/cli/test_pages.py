@@ -56,14 +56,15 @@ def text_of(name: str) -> str:
 
 
 def test_a_run_that_breaks_something(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    write_run(Path("run.json"), run_of("fail-x"))
-    assert run(["export", "run.json", "--to", "html", "--target", "toy"]) == 0
-    assert capsys.readouterr().out == "run.html: violated, 3 actions\n"
-    frames = film_in(text_of("run.html"))["frames"]
+    write_run(Path("found/run.json"), run_of("fail-x"))
+    assert run(["export", "found", "--to", "html", "--target", "toy"]) == 0
+    assert capsys.readouterr().out == "found.html: violated, 3 actions\n"
+    assert [file.name for file in Path("found").iterdir()] == ["run.json"]
+    frames = film_in(text_of("found.html"))["frames"]
     assert [bool(frame.get("broken")) for frame in frames] == [False, True, False]
     assert frames[1]["dead"]
     assert not frames[2]["ran"]
-    assert "kvcheck replay run.json --target toy" in text_of("run.html")
+    assert "kvcheck replay found/run.json --target toy" in text_of("found.html")
 
 
 def test_a_recording_needs_no_target(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,10 +76,10 @@ def test_a_recording_needs_no_target(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_hang_has_a_page_of_its_actions(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    write_run(Path("run.json"), run_of("hang-x"))
-    assert run(["export", "run.json", "--to", "html", "--target", "toy"]) == 0
+    write_run(Path("hangs.json"), run_of("hang-x"))
+    assert run(["export", "hangs.json", "--to", "html", "--target", "toy"]) == 0
     assert "violated" in capsys.readouterr().out
-    page = text_of("run.html")
+    page = text_of("hangs.html")
     assert "there is no recording of this run" in page
     assert [bool(frame.get("broken")) for frame in film_in(page)["frames"]] == [False, True, False]
 
