@@ -131,7 +131,7 @@ def test_what_cannot_be_replayed_is_not_passed(toys: Any) -> None:
     assert [item["code"] for item in report["undetermined"]] == ["worker-died"]
 
 
-def test_a_database_that_cannot_be_read_is_not_passed(toys: Any) -> None:
+def test_a_database_that_cannot_be_read_is_not_passed(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
     toys("fail-x")
     fuzz()
     (file,) = [
@@ -139,8 +139,10 @@ def test_a_database_that_cannot_be_read_is_not_passed(toys: Any) -> None:
     ]
     file.write_bytes(b"{")
     toys("-")
+    capsys.readouterr()
     status, report = fuzz()
     assert status == 2
+    assert "earlier  kvcheck-out/database, entry" in capsys.readouterr().out.partition("seed ")[0]
     assert [item["code"] for item in report["undetermined"]] == ["earlier-unread"]
 
 
