@@ -165,6 +165,15 @@ def test_a_campaign_has_a_page_and_one_for_each_violation(toys: Any) -> None:
     assert any(frame.get("broken") for frame in film_in(text_of(str(page)))["frames"])
 
 
+def test_pages_of_another_campaign_go_and_nothing_else(toys: Any) -> None:
+    toys("- fail-x")
+    assert run(FUZZ) == 1
+    Path("c-runs/mine.html").write_text("mine")
+    toys("- fall")
+    assert run(FUZZ) == 1
+    assert {one.name for one in Path("c-runs").iterdir()} == {"system.exception-ValueError-fall.html", "mine.html"}
+
+
 def test_a_violation_that_was_not_replayed_is_recorded_for_its_page(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     toys("fail-x")
     monkeypatch.setattr("kvcheck.engines.campaign.Campaign._confirm", lambda _self, _watched, _bucket: None)
