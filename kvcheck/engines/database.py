@@ -16,6 +16,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase, GitHubArtifactDatabase
 
@@ -126,6 +127,15 @@ def _opened(place: str, folder: Path) -> Place:
     return Place(place, DirectoryBasedExampleDatabase(place))
 
 
+class _Artifact(GitHubArtifactDatabase):
+    """It is asked for by name: of all artifacts of a repository GitHub tells only the newest 30."""
+
+    def _get_bytes(self, url: str) -> bytes | None:
+        if url.endswith("/actions/artifacts"):
+            url += f"?name={quote(self.artifact_name)}"
+        return super()._get_bytes(url)
+
+
 def _github(place: str, folder: Path) -> Place:
     """It is downloaded at most once a day, to a place beside the folder."""
     owner, _, rest = place.removeprefix(_GITHUB).partition("/")
@@ -134,7 +144,7 @@ def _github(place: str, folder: Path) -> Place:
     if not (owner and repository) or "/" in artifact:
         raise InputError(f"{place!r} is no database: name {FORMS}")
     path = folder.parent / "github-artifacts" / owner / repository / artifact
-    examples = GitHubArtifactDatabase(owner, repository, artifact_name=artifact, path=path)
+    examples = _Artifact(owner, repository, artifact_name=artifact, path=path)
     return Place(place, examples, partial(_why_no_artifact, artifact))
 
 
@@ -149,9 +159,11 @@ def _why_no_artifact(artifact: str, said: str) -> str:
     elif "Authorization failed" in said:
         why = "GitHub refuses the token in GITHUB_TOKEN: set one that is valid"
     elif "Could not get" in said:
-        why = "there is no such repository, or the token in GITHUB_TOKEN may not read its actions"
+        why = (
+            "no such repository, a token in GITHUB_TOKEN that may not read its actions, or an artifact that has expired"
+        )
     elif said.startswith("Couldn't acquire"):
-        why = f"no artifact {artifact} among the newest 30 of the repository: a job must upload one"
+        why = f"the repository has no artifact {artifact}: a job must upload one"
     else:
         return f"cannot be read: {said}"
     return f"{why}; what was downloaded before is read" if "expired artifact" in said else why

@@ -20,7 +20,7 @@ import redis
 from toys import run_of
 
 from kvcheck.engines.buckets import Bucket
-from kvcheck.engines.database import ARTIFACT, open_database
+from kvcheck.engines.database import ANSWER_SECONDS, ARTIFACT, open_database
 from kvcheck.engines.earlier import (
     Earlier,
     Outcome,
@@ -139,10 +139,10 @@ class NoAnswer(urllib.error.HTTPError):
     [
         ("", NoAnswer(401), "GITHUB_TOKEN is not set: GitHub wants a token"),
         ("t", NoAnswer(401), "GitHub refuses the token in GITHUB_TOKEN"),
-        ("t", NoAnswer(404), "there is no such repository, or the token"),
+        ("t", NoAnswer(404), "no such repository, a token in GITHUB_TOKEN"),
         ("t", urllib.error.URLError("no route"), "GitHub cannot be reached"),
         ("t", TimeoutError("timed out"), "GitHub cannot be reached"),
-        ("t", b'{"artifacts": []}', f"no artifact {ARTIFACT} among the newest 30 of the repository"),
+        ("t", b'{"artifacts": []}', f"the repository has no artifact {ARTIFACT}"),
         ("t", b"<html>", "cannot be read: Expecting value"),
         ("t", ConnectionResetError(), "cannot be read: ConnectionResetError"),
     ],
@@ -152,10 +152,10 @@ def test_an_artifact_that_cannot_be_read_is_told_in_one_line_and_the_folder_is_r
     token: str, answer: Any, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_TOKEN", token)
-    timeouts = []
+    asked_for = []
 
-    def asked(_request: Any) -> Any:
-        timeouts.append(socket.getdefaulttimeout())
+    def asked(request: Any) -> Any:
+        asked_for.append((request.full_url, socket.getdefaulttimeout()))
         if isinstance(answer, Exception):
             raise answer
         return BytesIO(answer)
@@ -171,8 +171,8 @@ def test_an_artifact_that_cannot_be_read_is_told_in_one_line_and_the_folder_is_r
     assert "\n" not in complaint
     assert "Hypothesis" not in complaint
     assert "Disabling" not in complaint
-    assert timeouts
-    assert None not in timeouts
+    address = f"https://api.github.com/repos/o/r/actions/artifacts?name={ARTIFACT}"
+    assert asked_for == [(address, ANSWER_SECONDS)]
     assert socket.getdefaulttimeout() is None
     assert remember(database, name, [bucket("b", run_of("b"))])
 
