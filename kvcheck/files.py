@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import tempfile
 import threading
 from pathlib import Path
@@ -19,6 +20,8 @@ from kvcheck.model.observation import Trace
 
 RUN_FILE = "run.json"
 """The run inside a counterexample's folder."""
+TRACE_FILE = "trace.json"
+"""What a campaign recorded of a run, beside it."""
 EXPECTED_FILE = "expected.json"
 """The verdicts expected of each target, inside a counterexample's folder."""
 VERSION = 1
@@ -140,6 +143,14 @@ def run_file(path: Path) -> Path:
         return path / RUN_FILE if path.is_dir() else path
     except OSError as error:  # such as a name that is too long
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def name_of(path: Path) -> str:
+    """A name for what is made of a run: that of its folder, or of its file if that is called as no other."""
+    there = path.resolve()
+    of_folder = there.name == RUN_FILE or (there.name == TRACE_FILE and there.with_name(RUN_FILE).is_file())
+    stem = there.parent.name if of_folder else there.stem if there.is_file() else there.name
+    return re.sub(r"\W+", "_", stem.casefold(), flags=re.ASCII).strip("_") or "run"
 
 
 def _bytes_of(file: Path) -> bytes:

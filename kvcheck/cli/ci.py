@@ -169,6 +169,8 @@ class Ci:
         if self.options.fresh:
             return [], []
         earlier, unread = stored_in(self._database, self._family)
+        for text in unread:
+            screen.line(f"earlier  {text}", "yellow")
         folders = self.options.counterexamples
         if not folders and layout == RANDOM and COUNTEREXAMPLES.is_dir():
             folders = (COUNTEREXAMPLES,)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from kvcheck.cli.commands.replay import judged_on_target, target_of
@@ -13,7 +12,7 @@ from kvcheck.export.found import Found
 from kvcheck.export.pytest_test import pytest_test
 from kvcheck.export.trial import tried
 from kvcheck.export.vllm_test import vllm_test
-from kvcheck.files import RUN_FILE, InputError, read_run_or_trace, stated_signature
+from kvcheck.files import InputError, name_of, read_run_or_trace, stated_signature
 from kvcheck.model.observation import Trace
 from kvcheck.report.console import Screen
 from kvcheck.report.info import info_text
@@ -64,13 +63,6 @@ def _found_in(path: Path, target: str | None, signature: str | None) -> Found:
         why = code_and_message(replay.undetermined)[1] if replay.undetermined else "the run shows no violation"
         raise InputError(f"{path}: nothing to export from {spec}: {why}")
     return Found(replay.result.trace, violations[0])
-
-
-def name_of(path: Path) -> str:
-    """A name for the test: that of the folder of the run, or of its file."""
-    there = path.resolve()
-    stem = there.parent.name if there.name == RUN_FILE else there.stem if there.is_file() else there.name
-    return re.sub(r"\W+", "_", stem.casefold(), flags=re.ASCII).strip("_") or "run"
 
 
 def _trial(text: str, found: Found, screen: Screen) -> str:

@@ -71,8 +71,10 @@ def read_baseline(file: Path, may_be_missing: bool = False) -> Baseline:
     Raises:
         InputError: it cannot be read.
     """
-    if may_be_missing and not file.exists():
-        return Baseline()
+    if not file.exists():
+        if may_be_missing:
+            return Baseline()
+        raise InputError(f"{file}: no such file; --update-baseline begins one")
     baseline: Baseline = read_as(file, Baseline)
     claims = {invariant.id for invariant in all_invariants()}
     signatures = [entry.signature for entry in baseline.known]

@@ -35,10 +35,11 @@ Task = Callable[[Watched], None]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a campaign is to do. ``layout``: None is random ones. ``seconds``, ``runs``, ``actions``: None is no
-    limit. ``shard``: which part of the runs, from 1, and of how many. ``earlier``: what is replayed first; ``unread``:
-    why some of that could not be read. ``known``: signatures of violations that are no failure. ``wanted``: the one
-    thing that is looked for; all else that is found is kept as it is. ``topics``: what the searcher is directed by."""
+    """What a campaign is to do. ``layout``: None is random ones. ``seconds``, ``runs``, ``actions``: None is no limit;
+    ``runs`` are those of all shards together. ``shard``: which part of the runs, from 1, and of how many. ``earlier``:
+    what is replayed first; ``unread``: why some of that could not be read. ``known``: signatures of violations that are
+    no failure. ``wanted``: the one thing that is looked for; all else that is found is kept as it is. ``topics``: what
+    the searcher is directed by."""
 
     spec: str
     seed: int
@@ -260,7 +261,7 @@ class Campaign:
 
     def _may_search(self) -> bool:
         plan = self.plan
-        if plan.runs is not None and self._next_index >= plan.runs:
+        if plan.runs is not None and index_in_shard(plan.shard, self._next_index) >= plan.runs:
             self._clock.end_search()
         if plan.actions is not None and self._tally.actions >= plan.actions:
             self._clock.end_search()

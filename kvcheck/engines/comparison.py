@@ -81,7 +81,7 @@ class Masked(msgspec.Struct, frozen=True):
 class Worse(msgspec.Struct, kw_only=True):
     """A measure that is worse on head in some runs: in how many, better in how many. ``run``: the shortest such run
     known, with its ``base`` and ``head`` and the actions (index, base, head) at which they differ. ``ends``: so many of
-    its actions do all the work."""
+    its actions do all the work. Once it was shrunk it ends where they differ last."""
 
     measure: str
     times: int = 0
@@ -106,15 +106,18 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it.
 
     ``both``: signatures that one target shows in runs where the other does not, which shows them in other runs: in how
-    many base does, and head. ``paired``: runs that both brought to their end, of which the totals and the
-    ``scheduling_seconds`` (base, head) are. ``unfinished``: runs that only the other one (base, head) has finished.
-    ``not_supported``: runs with a layout that one of them does not have.
+    many base does, and head. ``alike``: signatures that both show in the same runs: in how many. ``paired``: runs that
+    both brought to their end, of which the totals and the ``scheduling_seconds`` (base, head) are. ``unfinished``: runs
+    that only the other one (base, head) has finished. ``neither``: runs that none of them has finished.
+    ``not_supported``: runs with a layout that one of them does not have. ``not_drawn``: runs that there are not,
+    because the target that should draw them did not survive it.
     """
 
     plan: Plan
     new: tuple[Difference, ...]
     fixed: tuple[Difference, ...]
     both: dict[str, tuple[int, int]]
+    alike: dict[str, int]
     worse: tuple[Worse, ...]
     base: Counter[str]
     head: Counter[str]
@@ -122,7 +125,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     runs: int
     paired: int
     unfinished: tuple[int, int]
+    neither: int
     not_supported: int
+    not_drawn: int
     seconds: float
     interrupted: bool
     undetermined: tuple[Undetermined, ...]
@@ -164,7 +169,7 @@ class Comparison:
         self._totals: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self._seconds = [0.0, 0.0]
         self._unfinished = [0, 0]
-        self._not_supported = 0
+        self._neither = self._not_supported = self._not_drawn = 0
         self._tally = Tally()
 
     def run(self, watch: Callable[[Comparison], None]) -> Result:
@@ -234,6 +239,7 @@ class Comparison:
         found = self._targets[index % 2].search(seed_of_run(self.plan.seed, index))
         if not found.run.actions:
             self._tally.note(*code_and_message(found.undetermined))
+            self._not_drawn += 1
             return
         run, results = self._both_to_the_end(found.run)
         if any(result.undetermined.startswith("not supported") for result in results):
@@ -293,6 +299,7 @@ class Comparison:
         if not all(ended):
             for side in (BASE, HEAD):
                 self._unfinished[side] += not ended[side] and ended[1 - side]
+            self._neither += not any(ended)
             if ended[BASE] and not is_cut(results[HEAD]):
                 self._keep_unexplained(run)
             return
@@ -386,6 +393,10 @@ class Comparison:
             still(shorter(worse))
         assert worse.run is not None
         shrink(worse.run, still, seconds)
+        cut = _cut_behind_difference(worse)
+        results = self._both(cut)
+        if worse_by(worse.measure, *(total(result.measures) for result in results)) > 0:
+            worse.keep(cut, results)
 
     def _save_worse(self) -> None:
         for worse in self._told():
@@ -430,6 +441,11 @@ class Comparison:
             new=tuple(self._own[HEAD][signature] for signature in self._alone(HEAD)),
             fixed=tuple(self._own[BASE][signature] for signature in self._alone(BASE)),
             both={signature: (base[signature], head[signature]) for signature in both},
+            alike={
+                signature: count
+                for signature, count in base.items()
+                if signature not in apart and head[signature] == count
+            },
             worse=tuple(self._told()),
             base=self._totals[BASE],
             head=self._totals[HEAD],
@@ -437,7 +453,9 @@ class Comparison:
             runs=self.runs,
             paired=self.paired,
             unfinished=(self._unfinished[BASE], self._unfinished[HEAD]),
+            neither=self._neither,
             not_supported=self._not_supported,
+            not_drawn=self._not_drawn,
             seconds=seconds,
             interrupted=self.interrupted,
             undetermined=self._tally.undetermined,
@@ -454,6 +472,12 @@ def _cut_at_end(worse: Worse) -> Run:
     """The run without the actions behind all work."""
     assert worse.run is not None
     return replace(worse.run, actions=worse.run.actions[: worse.ends])
+
+
+def _cut_behind_difference(worse: Worse) -> Run:
+    """The run up to where the measure differs last: both finish it alike from there."""
+    assert worse.run is not None
+    return replace(worse.run, actions=worse.run.actions[: worse.at[-1][0] + 1])
 
 
 def with_time_to_finish(run: Run, patience: int = 1) -> Run:

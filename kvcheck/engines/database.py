@@ -7,18 +7,18 @@ redis://HOST:PORT/NUMBER   a Redis server (the extra `kvcheck[redis]`)
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
 
-from hypothesis.database import (
-    DirectoryBasedExampleDatabase,
-    ExampleDatabase,
-    GitHubArtifactDatabase,
-    MultiplexedDatabase,
-    ReadOnlyDatabase,
-)
+from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase, GitHubArtifactDatabase
 
 from kvcheck.files import InputError, encoded, one_line
 
@@ -33,46 +33,76 @@ _GITHUB = "github:"
 _REDIS = ("redis://", "rediss://", "unix://")
 
 
-class Database:
-    """Byte strings by name. ``title`` is what it is called; ``error``: the first thing that went wrong, if any did.
+class Place(NamedTuple):
+    """Where examples are. ``why``: what to tell, given what Hypothesis says of it; None: the place is written too."""
 
-    Nothing that goes wrong ends a campaign.
+    title: str
+    examples: ExampleDatabase
+    why: Callable[[str], str] | None = None
+
+
+class Database:
+    """Byte strings by name, in one place or in several. ``title`` is what it is called; ``error``: why a place could
+    not be read, the first one, or could not be written, the last one.
+
+    Nothing that goes wrong ends a campaign, or keeps another place from being read and written.
     """
 
-    def __init__(self, title: str, examples: ExampleDatabase) -> None:
-        self.title = title
+    def __init__(self, *places: Place) -> None:
+        self.title = ", ".join(place.title for place in places)
         self.error = ""
-        self._examples = examples
+        self._places = places
+        self._lost: set[str] = set()
 
     def fetch(self, name: str) -> list[bytes]:
         """All values of a name, in no order."""
-        with warnings.catch_warnings(record=True) as complaints:
+        return list({value for place in self._places for value in self._read(place, name)})
+
+    def _read(self, place: Place, name: str) -> list[bytes]:
+        values: list[bytes] = []
+        with warnings.catch_warnings(record=True) as complaints, _time_to_answer():
             warnings.simplefilter("always")
             try:
-                values = list(self._examples.fetch(_key(name)))
+                values = list(place.examples.fetch(_key(name)))
             except Exception as error:  # noqa: BLE001  every kind of store fails in its own way
-                self._fail(f"cannot be read: {one_line(error)}")
-                return []
+                warnings.warn(one_line(error), stacklevel=1)
         if complaints:
-            self._fail("; ".join(" ".join(str(complaint.message).split()) for complaint in complaints))
+            said = "; ".join(" ".join(str(complaint.message).split()) for complaint in complaints)
+            told = place.why(said) if place.why else f"cannot be read: {said}"
+            self.error = self.error or f"{place.title}: {told}"
         return values
 
     def replace(self, name: str, old: Sequence[bytes], new: bytes) -> bool:
-        """Save a value in the place of others; whether that could be done."""
+        """Save a value in the place of others; whether that could be done wherever it should be. A place that could not
+        be written once is not asked again."""
+        for place in self._places:
+            if place.why is None and place.title not in self._lost and not self._write(place, name, old, new):
+                self._lost.add(place.title)
+        return not self._lost
+
+    def _write(self, place: Place, name: str, old: Sequence[bytes], new: bytes) -> bool:
         try:
-            self._examples.save(_key(name), new)
-            if new not in set(self._examples.fetch(_key(name))):  # a folder says nothing of a full disk
-                self._fail("cannot be written")
+            place.examples.save(_key(name), new)
+            if new not in set(place.examples.fetch(_key(name))):  # a folder says nothing of a full disk
+                self.error = f"{place.title}: cannot be written"
                 return False
             for value in old:
-                self._examples.delete(_key(name), value)
+                place.examples.delete(_key(name), value)
         except Exception as error:  # noqa: BLE001
-            self._fail(f"cannot be written: {one_line(error)}")
+            self.error = f"{place.title}: cannot be written: {one_line(error)}"
             return False
         return True
 
-    def _fail(self, text: str) -> None:
-        self.error = self.error or f"{self.title}: {text}"
+
+@contextlib.contextmanager
+def _time_to_answer() -> Iterator[None]:
+    """Hypothesis waits for GitHub without an end."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(ANSWER_SECONDS)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
 
 
 def open_database(places: Sequence[str], folder: Path) -> Database:
@@ -84,21 +114,29 @@ def open_database(places: Sequence[str], folder: Path) -> Database:
     """
     if all(place.startswith(_GITHUB) for place in places):
         places = [str(folder), *places]
-    parts = [_part(place, folder) for place in places]
-    return Database(", ".join(places), parts[0] if len(parts) == 1 else MultiplexedDatabase(*parts))
+    return Database(*(_opened(place, folder) for place in places))
 
 
-def _part(place: str, folder: Path) -> ExampleDatabase:
+def _opened(place: str, folder: Path) -> Place:
     if place.startswith(_GITHUB):
         return _github(place, folder)
     if place.startswith(_REDIS):
-        return _redis(place)
+        return Place(place, _redis(place))
     if not place or "://" in place or Path(place).is_file():
         raise InputError(f"{place!r} is no database: name {FORMS}")
-    return DirectoryBasedExampleDatabase(place)
+    return Place(place, DirectoryBasedExampleDatabase(place))
 
 
-def _github(place: str, folder: Path) -> ExampleDatabase:
+class _Artifact(GitHubArtifactDatabase):
+    """It is asked for by name: of all artifacts of a repository GitHub tells only the newest 30."""
+
+    def _get_bytes(self, url: str) -> bytes | None:
+        if url.endswith("/actions/artifacts"):
+            url += f"?name={quote(self.artifact_name)}"
+        return super()._get_bytes(url)
+
+
+def _github(place: str, folder: Path) -> Place:
     """It is downloaded at most once a day, to a place beside the folder."""
     owner, _, rest = place.removeprefix(_GITHUB).partition("/")
     repository, _, artifact = rest.partition("/")
@@ -106,7 +144,29 @@ def _github(place: str, folder: Path) -> ExampleDatabase:
     if not (owner and repository) or "/" in artifact:
         raise InputError(f"{place!r} is no database: name {FORMS}")
     path = folder.parent / "github-artifacts" / owner / repository / artifact
-    return ReadOnlyDatabase(GitHubArtifactDatabase(owner, repository, artifact_name=artifact, path=path))
+    examples = _Artifact(owner, repository, artifact_name=artifact, path=path)
+    return Place(place, examples, partial(_why_no_artifact, artifact))
+
+
+def _why_no_artifact(artifact: str, said: str) -> str:
+    """What to do about an artifact that cannot be read, in the place of what Hypothesis says."""
+    if "Could not connect" in said:
+        why = "GitHub cannot be reached: look at the network, and try again"
+    elif "invalid" in said:
+        why = f"the artifact {artifact} is no zip archive: a job must upload the folder of a database"
+    elif not os.environ.get("GITHUB_TOKEN"):
+        why = "GITHUB_TOKEN is not set: GitHub wants a token that may read the actions of the repository"
+    elif "Authorization failed" in said:
+        why = "GitHub refuses the token in GITHUB_TOKEN: set one that is valid"
+    elif "Could not get" in said:
+        why = (
+            "no such repository, a token in GITHUB_TOKEN that may not read its actions, or an artifact that has expired"
+        )
+    elif said.startswith("Couldn't acquire"):
+        why = f"the repository has no artifact {artifact}: a job must upload one"
+    else:
+        return f"cannot be read: {said}"
+    return f"{why}; what was downloaded before is read" if "expired artifact" in said else why
 
 
 def _redis(place: str) -> ExampleDatabase:

@@ -128,16 +128,16 @@ def stored_in(database: Database, name: str) -> tuple[list[Earlier], list[str]]:
 
 def remember(database: Database, name: str, buckets: Iterable[Bucket]) -> bool:
     """Put what a campaign has found into the database: one run a signature, the latest, but none that was not shrunk
-    in the place of one that was. Returns whether that could be done."""
+    in the place of one that was. Returns whether that could be done for all."""
+    whole = True
     before = {raw: stored for raw in database.fetch(name) if (stored := _readable(raw)) is not None}
     for bucket in buckets:
         new = Stored(signature=bucket.signature, run=bucket.run, needs=bucket.needs, shrunk=bucket.state == "confirmed")
         same = {raw: old for raw, old in before.items() if old.signature == new.signature}
         if new.shrunk or not any(old.shrunk for old in same.values()):
             raw = msgspec.json.encode(new)
-            if not database.replace(name, [old for old in same if old != raw], raw):
-                return False
-    return True
+            whole &= database.replace(name, [old for old in same if old != raw], raw)
+    return whole
 
 
 def _readable(raw: bytes) -> Stored | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from kvcheck.files import (
     EXPECTED_FILE,
     RUN_FILE,
+    TRACE_FILE,
     VERSION,
     OutputError,
     encoded,
@@ -21,8 +22,9 @@ from kvcheck.files import (
 from kvcheck.model.actions import Run
 from kvcheck.model.observation import Trace
 
-TRACE_FILE = "trace.json"
 ACCOUNT_FILE = "account.txt"
+OF_THE_RUN = ("trace*.json", ACCOUNT_FILE)
+"""What is kept beside a run and says nothing of another one. What people make of a run goes elsewhere."""
 LONGEST_NAME = 80
 
 
@@ -41,43 +43,34 @@ class Findings:
 
     def save(self, signature: str, run: Run, traces: tuple[Trace, ...] = ()) -> Path:
         """Keep a run, in the place of an earlier one with this signature; returns its file."""
-        folder = self.root / folder_name(signature)
+        return self._keep(self.root / folder_name(signature), run, traces, signature)
+
+    def save_run(self, folder: Path, run: Run) -> Path:
+        """Keep a run that breaks nothing; returns its file."""
+        return self._keep(folder, run)
+
+    def save_undetermined(self, code: str, run: Run, traces: tuple[Trace, ...] = ()) -> Path:
+        """Keep a run of which nothing can be said; returns its file."""
+        return self._keep(self.root / "undetermined" / folder_name(code), run, traces)
+
+    def _keep(self, folder: Path, run: Run, traces: tuple[Trace, ...] = (), signature: str | None = None) -> Path:
         file = folder / RUN_FILE
         with self._lock:
             try:
-                _remove(folder, TRACE_FILE, ACCOUNT_FILE)  # of another run
+                _remove(folder, *OF_THE_RUN)
                 write_run(file, run)
-                expected = {"version": VERSION, "signature": signature, "expected": {self._spec: "violated"}}
-                write_json(folder / EXPECTED_FILE, expected)
+                if signature is not None:
+                    expected = {"version": VERSION, "signature": signature, "expected": {self._spec: "violated"}}
+                    write_json(folder / EXPECTED_FILE, expected)
                 self._save_traces(folder, traces)
             except OutputError as error:
                 self.error = self.error or str(error)
         return file
 
-    def save_run(self, folder: Path, run: Run) -> Path:
-        """Keep a run that breaks nothing; returns its file."""
-        with self._lock:
-            try:
-                write_run(folder / RUN_FILE, run)
-            except OutputError as error:
-                self.error = self.error or str(error)
-        return folder / RUN_FILE
-
-    def save_undetermined(self, code: str, run: Run, traces: tuple[Trace, ...] = ()) -> Path:
-        """Keep a run of which nothing can be said; returns its file."""
-        folder = self.root / "undetermined" / folder_name(code)
-        with self._lock:
-            try:
-                write_run(folder / RUN_FILE, run)
-                self._save_traces(folder, traces)
-            except OutputError as error:
-                self.error = self.error or str(error)
-        return folder / RUN_FILE
-
     def discard(self, signature: str) -> None:
         """Take away a run that turned out to show nothing."""
         folder = self.root / folder_name(signature)
-        _remove(folder, RUN_FILE, EXPECTED_FILE, TRACE_FILE, ACCOUNT_FILE)
+        _remove(folder, RUN_FILE, EXPECTED_FILE, *OF_THE_RUN)
         with contextlib.suppress(OSError):
             folder.rmdir()
 
@@ -88,10 +81,11 @@ class Findings:
             write_trace(folder / name, trace)
 
 
-def _remove(folder: Path, *names: str) -> None:
-    for name in names:
-        with contextlib.suppress(OSError):
-            (folder / name).unlink()
+def _remove(folder: Path, *patterns: str) -> None:
+    for pattern in patterns:
+        for file in folder.glob(pattern):
+            with contextlib.suppress(OSError):
+                file.unlink()
 
 
 def folder_name(signature: str) -> str:

@@ -21,6 +21,8 @@ MEASURES: dict[str, str] = {
     "computed_tokens": "tokens run, drafts included",
 }
 """Each measure and what it counts."""
+SECONDS = "scheduling_seconds"
+"""What scheduling passes have taken is told beside the measures. It varies, so it is none."""
 WORSE: dict[str, int] = {
     "hit_tokens": -1,
     "evictions": 1,

@@ -7,7 +7,7 @@ from typing import Any
 
 import kvcheck
 from kvcheck.engines.comparison import BASE, HEAD, Difference, Result, Worse
-from kvcheck.engines.measures import MEASURES, WORSE
+from kvcheck.engines.measures import MEASURES, SECONDS, WORSE
 from kvcheck.files import versioned
 from kvcheck.report.account import Account, how_to_reproduce, show_account
 from kvcheck.report.campaign_json import resolved, undetermined, violation_entry
@@ -29,6 +29,10 @@ def show_comparison(screen: Screen, result: Result) -> None:
     for signature, (base, head) in result.both.items():
         screen.line()
         screen.line(f"{signature}: on both, in different runs: base {base}, head {head}")
+    if result.alike:
+        screen.line()
+        alike = ", ".join(f"{signature} ({_runs(times)})" for signature, times in result.alike.items())
+        screen.line(f"broken by both alike: {alike}")
     screen.line()
     for line in _table(result):
         screen.line(line)
@@ -60,7 +64,7 @@ def _rows(result: Result) -> Iterator[tuple[str, str, str, str]]:
         base, head = result.base[measure], result.head[measure]
         yield measure, str(base), str(head), _change(base, head)
     base_seconds, head_seconds = result.scheduling_seconds
-    yield "scheduling_seconds", f"{base_seconds:.2f}", f"{head_seconds:.2f}", _change(base_seconds, head_seconds)
+    yield SECONDS, f"{base_seconds:.2f}", f"{head_seconds:.2f}", _change(base_seconds, head_seconds)
 
 
 def _change(base: float, head: float) -> str:
@@ -68,18 +72,22 @@ def _change(base: float, head: float) -> str:
 
 
 def _bound(result: Result) -> str:
-    """Which runs the totals are of."""
-    text = f"{result.paired} of {_runs(result.runs)} came to their end on both"
-    rest = {
-        "head alone": result.unfinished[BASE],
-        "base alone": result.unfinished[HEAD],
+    """What became of all runs; the totals are of those that came to their end on both."""
+    counts = {
+        "came to their end on both": result.paired,
+        "on base alone": result.unfinished[HEAD],
+        "on head alone": result.unfinished[BASE],
+        "on neither": result.neither,
+        "have a layout that one has not": result.not_supported,
+        "could not be drawn": result.not_drawn,
     }
-    text += "".join(f", {count} on {who}" for who, count in rest.items() if count)
-    return text + (f"; {result.not_supported} have a layout that one has not" if result.not_supported else "")
+    told = [f"{count} {what}" for what, count in counts.items() if count or what == "came to their end on both"]
+    return f"{_runs(result.runs)}: {', '.join(told)}"
 
 
 def _table(result: Result) -> Iterator[str]:
-    yield f"{_bound(result)}; of the first:"
+    yield _bound(result)
+    yield "what those cost that came to their end on both:"
     yield f"  {'':<{LONGEST_TABLE_NAME}}{'base':>12}{'head':>12}{'change':>10}"
     for name, base, head, change in _rows(result):
         yield f"  {name:<{LONGEST_TABLE_NAME}}{base:>12}{head:>12}{change:>10}"
@@ -128,7 +136,7 @@ def comparison_report(result: Result) -> dict[str, Any]:
         for name in MEASURES
     }
     base_seconds, head_seconds = (round(seconds, 3) for seconds in result.scheduling_seconds)
-    measures["scheduling_seconds"] = {"base": base_seconds, "head": head_seconds, "direction": 1}
+    measures[SECONDS] = {"base": base_seconds, "head": head_seconds, "direction": 1}
     return {
         "version": 1,
         "kvcheck": kvcheck.__version__,
@@ -142,12 +150,15 @@ def comparison_report(result: Result) -> dict[str, Any]:
         "runs": result.runs,
         "paired": result.paired,
         "unfinished": dict(zip(("base", "head"), result.unfinished, strict=True)),
+        "neither": result.neither,
         "not_supported": result.not_supported,
+        "not_drawn": result.not_drawn,
         "seconds": round(result.seconds, 3),
         "interrupted": result.interrupted,
         "new": [_entry(one, plan.head) for one in result.new],
         "fixed": [_entry(one, plan.base) for one in result.fixed],
         "both": [{"signature": name, "base": base, "head": head} for name, (base, head) in result.both.items()],
+        "alike": [{"signature": name, "runs": runs} for name, runs in result.alike.items()],
         "measures": measures,
         "worse": [_worse_entry(worse) for worse in result.worse],
         "exceeded": list(result.exceeded),
@@ -194,7 +205,7 @@ def _markdown_lines(result: Result, short: bool) -> Iterator[str]:
         for one in differences:
             lines = list(_run_lines(one, spec))
             yield from folded(_title(one), lines[-1:] if short else lines)
-    yield from ("", f"{_bound(result)}.", "", "| of these | base | head | change |", "|---|---:|---:|---:|")
+    yield from ("", f"{_bound(result)}.", "", "| to the end on both | base | head | change |", "|---|---:|---:|---:|")
     yield from (f"| {' | '.join(row)} |" for row in _rows(result))
     for worse in result.worse:
         title, *lines = _worse_lines(worse)

@@ -131,7 +131,7 @@ def test_what_cannot_be_replayed_is_not_passed(toys: Any) -> None:
     assert [item["code"] for item in report["undetermined"]] == ["worker-died"]
 
 
-def test_a_database_that_cannot_be_read_is_not_passed(toys: Any) -> None:
+def test_a_database_that_cannot_be_read_is_not_passed(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
     toys("fail-x")
     fuzz()
     (file,) = [
@@ -139,8 +139,10 @@ def test_a_database_that_cannot_be_read_is_not_passed(toys: Any) -> None:
     ]
     file.write_bytes(b"{")
     toys("-")
+    capsys.readouterr()
     status, report = fuzz()
     assert status == 2
+    assert "earlier  kvcheck-out/database, entry" in capsys.readouterr().out.partition("seed ")[0]
     assert [item["code"] for item in report["undetermined"]] == ["earlier-unread"]
 
 
@@ -158,13 +160,26 @@ def test_the_database_of_the_environment_is_one_place(toys: Any, monkeypatch: py
 def test_shards_share_the_runs_of_a_campaign(toys: Any) -> None:
     toys("-")
     whole = fuzz(runs=12)[1]
-    parts = [fuzz("--shard", f"{i}/3", runs=4)[1] for i in (1, 2, 3)]
+    parts = [fuzz("--shard", f"{i}/3", runs=12)[1] for i in (1, 2, 3)]
     kinds = [sum(part["actions_by_kind"][kind] for part in parts) for kind in whole["actions_by_kind"]]
     assert kinds == list(whole["actions_by_kind"].values())
+    assert [part["runs"] for part in parts] == [4, 4, 4]
     assert [part["shard"] for part in parts] == ["1/3", "2/3", "3/3"]
     assert len({part["out"] for part in parts}) == 3
     indices = [index_in_shard((which, 3), number) for which in (1, 2, 3) for number in range(4)]
     assert sorted(indices) == list(range(12))
+
+
+@pytest.mark.parametrize(("shard", "runs"), [("1/4", 2), ("2/4", 1), ("3/4", 1), ("4/4", 1)])
+def test_the_runs_of_all_shards_are_those_that_were_asked_for(shard: str, runs: int, toys: Any) -> None:
+    toys("-")
+    assert fuzz("--shard", shard, runs=5)[1]["runs"] == runs
+
+
+def test_a_shard_without_runs_is_wrong_usage(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    toys("-")
+    assert run(["fuzz", "--target", "toy", "--runs", "2", "--shard", "3/4"]) == 3
+    assert "--shard 3/4 has no part of --runs 2" in capsys.readouterr().err
 
 
 # ---- known failures --------------------------------------------------------------------------------------------------
@@ -285,7 +300,7 @@ def test_what_was_not_confirmed_is_not_called_known(toys: Any, work: Any, capsys
 def test_an_entry_says_how_to_see_it(toys: Any) -> None:
     toys("fail-x")
     write_json(Path("l.json"), versioned(LAYOUT))
-    fuzz("--baseline", "b.json", "--update-baseline", "--layout", "l.json", "--shard", "1/2", runs=1)
+    fuzz("--baseline", "b.json", "--update-baseline", "--layout", "l.json", "--shard", "1/2", runs=2)
     (entry,) = json.loads(Path("b.json").read_text())["known"]
     assert entry["reason"].endswith("kvcheck fuzz --target toy --seed 1 --layout l.json --shard 1/2")
 

@@ -163,8 +163,10 @@ def test_replay_verdicts(toys: Any) -> None:
 
 def test_shrink(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(Path("run.json"), run_of("a", "b", "fail-x", "c"))
-    assert run(["shrink", "run.json", "--target", "toy", "--seconds", "10", "--json", "s.json"]) == 1
-    assert len(read_run(Path("run.shrunk.json")).actions) == 1
+    write_run(Path("found/run.json"), run_of("a", "b", "fail-x", "c"))
+    assert run(["shrink", "found", "--target", "toy", "--seconds", "10", "--json", "s.json"]) == 1
+    assert len(read_run(Path("found.shrunk.json")).actions) == 1
+    assert [file.name for file in Path("found").iterdir()] == ["run.json"]
     assert report_of("s.json")["violations"][0]["actions"] == 1
     assert "5 actions before" not in capsys.readouterr().err
     assert run(["shrink", "run.json", "--target", "toy", "--out", "/dev/full", "--json", "s.json"]) == 1

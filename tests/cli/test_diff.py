@@ -12,6 +12,7 @@ import pytest
 
 from kvcheck.cli.commands import diff as command_module
 from kvcheck.cli.main import run
+from kvcheck.engines.measures import WORSE
 from kvcheck.files import OutputError
 
 FAULTY = "model+replay-boundary-not-kept"
@@ -57,6 +58,11 @@ def test_a_change_for_the_worse(capsys: pytest.CaptureFixture[str]) -> None:
     assert comment.startswith("### kvcheck: violated\n")
     assert f"| hit_tokens | {hits['base']} | {hits['head']} |" in comment
     assert new["signature"] in comment
+
+
+def test_whatever_gets_worse_may_have_a_limit() -> None:
+    limits = [argument for measure in WORSE for argument in ("--limit", f"{measure}=5")]
+    assert diff("model", "model", "--runs", "1", *limits)[0] == 0
 
 
 def test_no_change(capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,6 +122,14 @@ def test_a_comment_that_cannot_be_written_is_not_passed(
         (("--base", "model", "--head", "nothing"), "names no target"),
         (("--base", "model", "--head", "model", "--limit", "hit_tokens"), "is not MEASURE=PERCENT"),
         (("--base", "model", "--head", "model", "--limit", "hits=1"), "one of hit_tokens"),
+        (
+            ("--base", "model", "--head", "model", "--limit", "registrations=1"),
+            "registrations is told, and never judged",
+        ),
+        (
+            ("--base", "model", "--head", "model", "--limit", "scheduling_seconds=1"),
+            "limits are for hit_tokens, evictions",
+        ),
         (("--base", "model", "--head", "model", "--limit", "copies=-1"), "percentage of 0 or more"),
         (("--base", "model", "--head", "model", "--layout", "nothing"), "neither a preset"),
         (("--base", "model", "--head", "model", "--markdown", "."), "it is a folder"),

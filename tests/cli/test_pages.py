@@ -56,14 +56,15 @@ def text_of(name: str) -> str:
 
 
 def test_a_run_that_breaks_something(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    write_run(Path("run.json"), run_of("fail-x"))
-    assert run(["export", "run.json", "--to", "html", "--target", "toy"]) == 0
-    assert capsys.readouterr().out == "run.html: violated, 3 actions\n"
-    frames = film_in(text_of("run.html"))["frames"]
+    write_run(Path("found/run.json"), run_of("fail-x"))
+    assert run(["export", "found", "--to", "html", "--target", "toy"]) == 0
+    assert capsys.readouterr().out == "found.html: violated, 3 actions\n"
+    assert [file.name for file in Path("found").iterdir()] == ["run.json"]
+    frames = film_in(text_of("found.html"))["frames"]
     assert [bool(frame.get("broken")) for frame in frames] == [False, True, False]
     assert frames[1]["dead"]
     assert not frames[2]["ran"]
-    assert "kvcheck replay run.json --target toy" in text_of("run.html")
+    assert "kvcheck replay found/run.json --target toy" in text_of("found.html")
 
 
 def test_a_recording_needs_no_target(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,10 +76,10 @@ def test_a_recording_needs_no_target(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_hang_has_a_page_of_its_actions(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    write_run(Path("run.json"), run_of("hang-x"))
-    assert run(["export", "run.json", "--to", "html", "--target", "toy"]) == 0
+    write_run(Path("hangs.json"), run_of("hang-x"))
+    assert run(["export", "hangs.json", "--to", "html", "--target", "toy"]) == 0
     assert "violated" in capsys.readouterr().out
-    page = text_of("run.html")
+    page = text_of("hangs.html")
     assert "there is no recording of this run" in page
     assert [bool(frame.get("broken")) for frame in film_in(page)["frames"]] == [False, True, False]
 
@@ -162,6 +163,15 @@ def test_a_campaign_has_a_page_and_one_for_each_violation(toys: Any) -> None:
     assert "violated" in text_of("c.html")
     assert 'href="../c.html"' in text_of(str(page))
     assert any(frame.get("broken") for frame in film_in(text_of(str(page)))["frames"])
+
+
+def test_pages_of_another_campaign_go_and_nothing_else(toys: Any) -> None:
+    toys("- fail-x")
+    assert run(FUZZ) == 1
+    Path("c-runs/mine.html").write_text("mine")
+    toys("- fall")
+    assert run(FUZZ) == 1
+    assert {one.name for one in Path("c-runs").iterdir()} == {"system.exception-ValueError-fall.html", "mine.html"}
 
 
 def test_a_violation_that_was_not_replayed_is_recorded_for_its_page(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ from releases import release
 
 from kvcheck.cli import export_tests
 from kvcheck.cli.commands.export import FORMATS
-from kvcheck.cli.export_tests import name_of
 from kvcheck.cli.main import run
+from kvcheck.files import name_of
 
 ROOT = Path(__file__).parents[2]
 WINDOW = str(ROOT / "counterexamples/eagle-window-run-too-short")
@@ -38,15 +38,24 @@ def test_a_test_that_uses_kvcheck(capsys: pytest.CaptureFixture[str]) -> None:
     assert "def test_eagle_window_run_too_short" in file.read_text(encoding="utf-8")
 
 
-def test_a_file_of_the_same_name_is_not_written_over(capsys: pytest.CaptureFixture[str]) -> None:
-    export = ["export", WINDOW, "--to", "pytest", "--target", "model@0.28.0"]
-    file = Path("test_kvcheck_eagle_window_run_too_short.py")
+@pytest.mark.parametrize(
+    ("form", "name", "part"),
+    [
+        ("pytest", "test_kvcheck_eagle_window_run_too_short.py", "def test_eagle"),
+        ("html", "eagle_window_run_too_short.html", "hits.complete"),
+    ],
+)
+def test_a_file_of_the_same_name_is_not_written_over(
+    form: str, name: str, part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export = ["export", WINDOW, "--to", form, "--target", "model@0.28.0"]
+    file = Path(name)
     file.write_text("mine", encoding="utf-8")
     assert run(export) == 3
     assert f"{file} is there already and says something else: name a file with --out" in capsys.readouterr().err
     assert file.read_text(encoding="utf-8") == "mine"
     assert run([*export, "--out", str(file)]) == 0
-    assert "def test_eagle" in file.read_text(encoding="utf-8")
+    assert part in file.read_text(encoding="utf-8")
     assert run(export) == 0
 
 
@@ -88,13 +97,27 @@ def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("path", "name"),
-    [("a-b/run.json", "a_b"), ("a.b/Run 1.json", "run_1"), ("é/run.json", "run"), ("1", "1")],
+    [
+        ("a-b/run.json", "a_b"),
+        ("a.b/Run 1.json", "run_1"),
+        ("é/run.json", "run"),
+        ("1", "1"),
+        ("found/trace.json", "found"),
+        ("trace.json", "trace"),
+    ],
 )
-def test_a_test_is_called_as_its_run(path: str, name: str, tmp_path: Path) -> None:
+def test_what_is_made_of_a_run_is_called_as_it(path: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "found").mkdir()
+    (tmp_path / "found" / "run.json").touch()
     file = tmp_path / path
     file.parent.mkdir(exist_ok=True)
     file.touch()
     assert name_of(file) == name
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_what_is_made_of_a_run_goes_to_the_current_folder(form: str) -> None:
+    assert FORMATS[form].file_for(Path(WINDOW)).parent == Path()
 
 
 @pytest.mark.release
@@ -106,7 +129,7 @@ def test_a_test_of_the_server_s_own_is_tried_before_it_is_written(capsys: pytest
 
 
 def test_tests_of_two_forms_have_two_names() -> None:
-    assert len({form.named(Path(WINDOW)) for form in FORMATS.values()}) == len(FORMATS)
+    assert len({form.file_for(Path(WINDOW)) for form in FORMATS.values()}) == len(FORMATS)
 
 
 @pytest.mark.release

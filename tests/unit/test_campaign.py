@@ -20,6 +20,7 @@ from kvcheck.engines.tally import MOST_UNDETERMINED, Tally
 from kvcheck.engines.workers import Limits
 from kvcheck.files import expected_verdicts, read_run, stated_signature
 from kvcheck.invariants.registry import Violation
+from kvcheck.model.observation import Promises, TargetInfo, Trace
 from kvcheck.targets.errors import TargetError
 
 
@@ -216,6 +217,19 @@ def test_names_of_folders() -> None:
     names = [folder_name(name) for name in strange]
     assert len(set(names)) == len(names)
     assert all(len(name) < 100 and "/" not in name and not name.startswith(".") for name in names)
+
+
+def test_nothing_is_left_beside_a_run_that_is_of_another(tmp_path: Path) -> None:
+    findings = Findings(tmp_path, "toy")
+    trace = Trace(target=TargetInfo(spec="toy"), run=run_of("a"), promises=Promises(), observations=())
+    for kept in (findings.save, findings.save_undetermined):
+        folder = kept("a b", run_of("a"), (trace, trace)).parent
+        (folder / "account.txt").touch()
+        file = kept("a b", run_of("c"), (trace,))
+        assert {one.name for one in folder.iterdir()} - {"expected.json", "undetermined"} == {"run.json", "trace.json"}
+        kept("a b", run_of("d"))
+        assert {one.name for one in folder.iterdir()} - {"expected.json", "undetermined"} == {"run.json"}
+        assert read_run(file) == run_of("d")
 
 
 def test_a_discarded_finding_leaves_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from kvcheck.model.actions import Abort, Arrive, Complete, Run, Schedule
 from kvcheck.model.layout import Drafter
 from kvcheck.report import comparison as report
 from kvcheck.report.comparison import markdown
+from kvcheck.report.console import Screen
 from kvcheck.targets.loading import describe, load_target
 
 SOUND, FAULTY = "model", "model+replay-boundary-not-kept"
@@ -59,7 +61,7 @@ def rounded(tmp_path_factory: pytest.TempPathFactory) -> Result:
 def test_a_target_is_no_worse_than_itself(tmp_path: Path) -> None:
     result = compared(tmp_path, SOUND, SOUND, limits={"hit_tokens": 0})
     assert (result.verdict, result.new, result.fixed, result.worse, result.exceeded) == ("passed", (), (), (), ())
-    assert (result.runs, result.paired, result.unfinished) == (6, 6, (0, 0))
+    assert (result.runs, result.paired, result.unfinished, result.neither) == (6, 6, (0, 0), 0)
     assert result.base == result.head
     assert result.base["computed_tokens"] > 0
     assert min(result.scheduling_seconds) > 0
@@ -76,10 +78,19 @@ def test_lost_hits_are_new_and_told_with_the_shortest_run(for_the_worse: Result)
     assert worse.file is not None
     assert read_run(worse.file) == worse.run
     assert worse.base - worse.head == sum(base - head for _, base, head in worse.at) > 0
-    first, second = (judge_run(load_target(spec), worse.run, measure=True) for spec in (SOUND, FAULTY))
-    assert is_finished(first)
-    assert is_finished(second)
-    assert sum(one["hit_tokens"] for one in first.measures) == worse.base
+    targets = [load_target(spec) for spec in (SOUND, FAULTY)]
+    hits = [sum(one["hit_tokens"] for one in judge_run(one, worse.run, measure=True).measures) for one in targets]
+    assert hits == [worse.base, worse.head]
+    whole = [judge_run(one, with_time_to_finish(worse.run), measure=True) for one in targets]
+    assert all(map(is_finished, whole))
+    assert [sum(one["hit_tokens"] for one in result.measures) for result in whole] == hits
+
+
+def test_the_shortest_run_ends_where_a_measure_differs_last(for_the_worse: Result) -> None:
+    assert for_the_worse.worse
+    for one in for_the_worse.worse:
+        assert one.run is not None
+        assert len(one.run.actions) == one.at[-1][0] + 1
 
 
 def test_the_other_way_round_the_same_is_fixed(tmp_path: Path) -> None:
@@ -217,6 +228,15 @@ def test_what_base_shows_in_another_run_is_on_both(tmp_path: Path, monkeypatch: 
     assert [one.violation.signature for one in result.fixed] == ["dead"]
 
 
+def test_what_both_break_in_the_same_runs_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = told(tmp_path, monkeypatch, [ended(CRASH), ended()], [ended(CRASH), ended()])
+    assert (result.verdict, result.both, result.alike, result.neither) == ("passed", {}, {"dead": 1}, 1)
+    report.show_comparison(Screen(sys.stdout), result)
+    assert "broken by both alike: dead (1 run)" in capsys.readouterr().out
+
+
 def test_what_is_new_in_one_run_is_not_undetermined_in_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = told(tmp_path, monkeypatch, [ended(CRASH), ended()], [ended(WRONG), ended(WRONG)])
     assert (result.verdict, [one.violation.signature for one in result.new]) == ("violated", ["wrong"])
@@ -259,6 +279,32 @@ def test_a_run_that_head_ends_with_what_is_on_both_is_told_so(tmp_path: Path, mo
     base, head = [ended(), ended(CRASH), ended()], [ended(CRASH), ended(CRASH), ended()]
     result = told(tmp_path, monkeypatch, base, head)
     assert (result.verdict, result.unfinished, result.both) == ("passed", (0, 1), {"dead": (1, 2)})
+
+
+def test_what_became_of_all_runs_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tries = [ended(finished=False)] * len(PATIENCE)
+    unsupported = ended(undetermined="not supported: no such layout", finished=False)
+    base = [ended(), ended(CRASH), ended(), ended(), ended(finished=False), unsupported]
+    head = [ended(), ended(CRASH), ended(CRASH), ended(WRONG), ended(), ended()]
+    base[4:5], head[4:5] = tries, [ended()] * len(PATIENCE)
+    result = told(tmp_path, monkeypatch, base, head, runs=6)
+    counts = (result.paired, *result.unfinished, result.neither, result.not_supported, result.not_drawn)
+    assert sum(counts) == result.runs == 6
+    report.show_comparison(Screen(sys.stdout), result)
+    rest = "2 on base alone, 1 on head alone, 1 on neither, 1 have a layout that one has not"
+    assert result.alike == {}
+    line = f"6 runs: 1 came to their end on both, {rest}"
+    assert line in capsys.readouterr().out.splitlines()
+    assert f"\n{line}.\n" in markdown(result)
+
+
+def test_a_run_that_could_not_be_drawn_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = SearchResult(replace(DRAWN, actions=()), (), {}, (), {}, 0, 0, undetermined="worker-died: so it was")
+    monkeypatch.setattr(Told, "search", lambda *_: nothing)
+    result = told(tmp_path, monkeypatch, [], [], runs=2)
+    assert (result.verdict, result.runs, result.not_drawn) == ("undetermined", 2, 2)
 
 
 def test_nothing_in_a_comment_is_taken_for_markup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import sys
+import urllib.error
+import urllib.request
 import zipfile
 from datetime import UTC, datetime
+from email.message import Message
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +20,7 @@ import redis
 from toys import run_of
 
 from kvcheck.engines.buckets import Bucket
-from kvcheck.engines.database import ARTIFACT, open_database
+from kvcheck.engines.database import ANSWER_SECONDS, ARTIFACT, open_database
 from kvcheck.engines.earlier import (
     Earlier,
     Outcome,
@@ -120,6 +125,65 @@ def test_an_artifact_is_read_and_what_is_found_goes_to_the_folder(tmp_path: Path
     remember(database, name, [bucket("b", run_of("b"))])
     assert set(kept_in(open_database([], folder))) == {"b"}
     assert set(kept_in(open_database(["github:o/r"], folder))) == {"a", "b"}
+
+
+class NoAnswer(urllib.error.HTTPError):
+    """What GitHub refuses with."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__("https://api.github.com", status, "no", Message(), None)
+
+
+@pytest.mark.parametrize(
+    ("token", "answer", "told"),
+    [
+        ("", NoAnswer(401), "GITHUB_TOKEN is not set: GitHub wants a token"),
+        ("t", NoAnswer(401), "GitHub refuses the token in GITHUB_TOKEN"),
+        ("t", NoAnswer(404), "no such repository, a token in GITHUB_TOKEN"),
+        ("t", urllib.error.URLError("no route"), "GitHub cannot be reached"),
+        ("t", TimeoutError("timed out"), "GitHub cannot be reached"),
+        ("t", b'{"artifacts": []}', f"the repository has no artifact {ARTIFACT}"),
+        ("t", b"<html>", "cannot be read: Expecting value"),
+        ("t", ConnectionResetError(), "cannot be read: ConnectionResetError"),
+    ],
+    ids=str,
+)
+def test_an_artifact_that_cannot_be_read_is_told_in_one_line_and_the_folder_is_read(
+    token: str, answer: Any, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_TOKEN", token)
+    asked_for = []
+
+    def asked(request: Any) -> Any:
+        asked_for.append((request.full_url, socket.getdefaulttimeout()))
+        if isinstance(answer, Exception):
+            raise answer
+        return BytesIO(answer)
+
+    monkeypatch.setattr(urllib.request, "urlopen", asked)
+    folder = tmp_path / "out" / "database"
+    name = family("toy", "random", "scheduler")
+    assert remember(open_database([], folder), name, [bucket("a", run_of("a"))])
+    database = open_database(["github:o/r"], folder)
+    found, (complaint,) = stored_in(database, name)
+    assert [one.signature for one in found] == ["a"]
+    assert complaint.startswith(f"github:o/r: {told}")
+    assert "\n" not in complaint
+    assert "Hypothesis" not in complaint
+    assert "Disabling" not in complaint
+    address = f"https://api.github.com/repos/o/r/actions/artifacts?name={ARTIFACT}"
+    assert asked_for == [(address, ANSWER_SECONDS)]
+    assert socket.getdefaulttimeout() is None
+    assert remember(database, name, [bucket("b", run_of("b"))])
+
+
+def test_a_place_that_fails_keeps_no_other_from_being_read_and_written(tmp_path: Path) -> None:
+    name = family("toy", "random", "scheduler")
+    database = open_database(["redis://127.0.0.1:1/0", str(tmp_path / "d")], tmp_path)
+    assert not remember(database, name, [bucket("a", run_of("a")), bucket("b", run_of("b"))])
+    assert database.error.startswith("redis://127.0.0.1:1/0: cannot be written")
+    assert set(kept_in(open_database([str(tmp_path / "d")], tmp_path))) == {"a", "b"}
+    assert {one.signature for one in stored_in(database, name)[0]} == {"a", "b"}
 
 
 @pytest.mark.parametrize("place", ["", "github:", "github:o", "github:o/r/a/b", "ftp://x", __file__])

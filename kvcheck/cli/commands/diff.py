@@ -25,7 +25,7 @@ from kvcheck.cli.options import (
     written,
 )
 from kvcheck.engines.comparison import Comparison, Plan
-from kvcheck.engines.measures import WORSE
+from kvcheck.engines.measures import MEASURES, SECONDS, WORSE
 from kvcheck.files import require_writable, write_text
 from kvcheck.report.comparison import comparison_report, markdown, show_comparison
 from kvcheck.report.console import LINE_SECONDS, Screen
@@ -45,6 +45,8 @@ def _limits(_context: click.Context, _parameter: click.Parameter, values: Sequen
             found[name] = float(percent)
         except ValueError as error:
             raise click.BadParameter(f"{text!r} is not MEASURE=PERCENT") from error
+        if name in {*MEASURES, SECONDS} - {*WORSE}:
+            raise click.BadParameter(f"{name} is told, and never judged: limits are for {', '.join(WORSE)}")
         if name not in WORSE or not (math.isfinite(found[name]) and found[name] >= 0):
             raise click.BadParameter(f"{text!r} is not a percentage of 0 or more of one of {', '.join(WORSE)}")
     return found
@@ -63,7 +65,8 @@ def _limits(_context: click.Context, _parameter: click.Parameter, values: Sequen
     metavar="MEASURE=PERCENT",
     multiple=True,
     callback=_limits,
-    help="Violated too if this measure is worse by more than so many percent, such as hit_tokens=1.",
+    help="Violated too if this measure is worse by more than so many percent, such as hit_tokens=1; one of "
+    f"{', '.join(WORSE)}; may be given again.",
 )
 @out_option
 @click.option("--markdown", "markdown_file", metavar="FILE", help="Write a comment for a pull request.")

@@ -10,35 +10,26 @@ from typing import NamedTuple
 import click
 
 from kvcheck.cli.export_pages import page_of
-from kvcheck.cli.export_tests import name_of, own_test, server_test
+from kvcheck.cli.export_tests import own_test, server_test
 from kvcheck.cli.exported import Exported
 from kvcheck.cli.options import STDOUT, color_option, signature_option, target_option
-from kvcheck.files import InputError, encoded, require_writable, run_file, write_text
+from kvcheck.files import InputError, encoded, name_of, require_writable, write_text
 from kvcheck.report.console import Screen
 from kvcheck.report.pages.render import require_extra
 
 
 class Format(NamedTuple):
-    """A form: what it is, how its file is called by default, how one is made of a run, a target and a signature (None:
-    not named), what must hold before that, and whether a file of the default name may be somebody else's."""
+    """A form: what it is, how its file is called by default (NAME: as the run), how it is made of a run, a target and a
+    signature (None: not named), and what must hold before that."""
 
     what: str
-    named: Callable[[Path], Path]
+    called: str
     make: Callable[[Path, str | None, str | None, Screen], Exported]
     require: Callable[[], None] = lambda: None
-    spares: bool = True
 
-
-def _beside(path: Path) -> Path:
-    return run_file(path).with_suffix(".html")
-
-
-def _server_test(path: Path) -> Path:
-    return Path(f"test_{name_of(path)}.py")
-
-
-def _own_test(path: Path) -> Path:
-    return Path(f"test_kvcheck_{name_of(path)}.py")
+    def file_for(self, path: Path) -> Path:
+        """The file of the default name: in the current folder, so that no folder of counterexamples gets another."""
+        return Path(self.called.replace("NAME", name_of(path)))
 
 
 def _require_ours(file: Path, text: str) -> None:
@@ -52,9 +43,9 @@ def _require_ours(file: Path, text: str) -> None:
 
 
 FORMATS = {
-    "html": Format("one page to look at", _beside, page_of, require_extra, spares=False),
-    "pytest": Format("a test that uses kvcheck", _own_test, own_test),
-    "vllm-test": Format("a test in the style of the server's own", _server_test, server_test),
+    "html": Format("one page to look at", "NAME.html", page_of, require_extra),
+    "pytest": Format("a test that uses kvcheck", "test_kvcheck_NAME.py", own_test),
+    "vllm-test": Format("a test in the style of the server's own", "test_NAME.py", server_test),
 }
 
 
@@ -72,8 +63,8 @@ FORMATS = {
 @click.option(
     "--out",
     metavar="FILE",
-    help=f"Where to write it ({STDOUT}: to stdout).  [default: a page beside the run, test_NAME.py here, or "
-    "test_kvcheck_NAME.py with --to pytest]",
+    help=f"Where to write it ({STDOUT}: to stdout).  [default: in the current folder, called as the run: "
+    f"{', '.join(form.called for form in FORMATS.values())}]",
 )
 @color_option
 def command(path: Path, form: str, target: str | None, signature: str | None, out: str | None, no_color: bool) -> int:
@@ -85,7 +76,7 @@ def command(path: Path, form: str, target: str | None, signature: str | None, ou
     screen = Screen(sys.stderr if out == STDOUT else sys.stdout, no_color)
     chosen = FORMATS[form]
     chosen.require()
-    file = None if out == STDOUT else Path(out) if out else chosen.named(path)
+    file = None if out == STDOUT else Path(out) if out else chosen.file_for(path)
     if file is not None:
         require_writable(file, path)
     exported = chosen.make(path, target, signature, screen)
@@ -94,7 +85,7 @@ def command(path: Path, form: str, target: str | None, signature: str | None, ou
     elif file is None:
         sys.stdout.write(exported.text)
     else:
-        if out is None and chosen.spares:
+        if out is None:
             _require_ours(file, exported.text)
         write_text(file, exported.text)
         screen.line(f"{file}: {exported.told}")

@@ -57,8 +57,8 @@ SEARCHERS = {
 @target_option(DEFAULT_TARGET)
 @click.option("--layout", metavar="NAME|FILE|random", default=RANDOM, show_default=True, help="Layout of the server.")
 @seconds_option("Search for so long; shrinking may add half of it.  [default: 60, no limit with --runs or --actions]")
-@click.option("--runs", type=click.IntRange(min=1), help="Stop after so many runs; each shard makes so many.")
-@click.option("--actions", type=click.IntRange(min=1), help="Stop after so many actions.")
+@click.option("--runs", type=click.IntRange(min=1), help="Stop after so many runs, those of all shards together.")
+@click.option("--actions", type=click.IntRange(min=1), help="Stop after so many actions, in each shard.")
 @seed_option
 @click.option("--shard", metavar="I/N", callback=shard_of, help="Make the I-th of N parts of the campaign's runs.")
 @jobs_option
@@ -104,6 +104,10 @@ def command(
     if html_file is not None:
         require_extra()
         require_writable(html_file, Path(layout))
+    if runs is not None and runs < shard[0]:
+        raise InputError(
+            f"--shard {shard[0]}/{shard[1]} has no part of --runs {runs}, which are those of all shards together"
+        )
     job = Ci(ci, out_folder(out))
     info = describe(target)
     chosen = layout_of(layout, info.version)
@@ -146,9 +150,11 @@ def show_header(screen: Screen, plan: Plan, info: TargetInfo, layout: str) -> No
     """What is about to happen."""
     screen.line(f"target   {plan.spec}: {info_text(info)}")
     limits = [f"{plan.seconds:g} s"] if plan.seconds is not None else []
-    limits += [f"{count} {what}" for count, what in ((plan.runs, "runs"), (plan.actions, "actions")) if count]
+    shard, runs = "", "runs"
+    if plan.shard[1] > 1:
+        shard, runs = f", shard {plan.shard[0]} of {plan.shard[1]}", "runs in all shards"
+    limits += [f"{count} {what}" for count, what in ((plan.runs, runs), (plan.actions, "actions")) if count]
     screen.line(f"layout   {layout}")
-    shard = f", shard {plan.shard[0]} of {plan.shard[1]}" if plan.shard[1] > 1 else ""
     screen.line(f"seed     {plan.seed}{shard}, at most {' or '.join(limits)}, {plan.jobs} workers")
     if plan.earlier:
         screen.line(f"earlier  {len(plan.earlier)} failures, replayed first")

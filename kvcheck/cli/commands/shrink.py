@@ -21,7 +21,7 @@ from kvcheck.engines.judging import RunResult
 from kvcheck.engines.tally import Undetermined
 from kvcheck.engines.watched import Watched, code_and_message
 from kvcheck.engines.worker_protocol import Shrunk
-from kvcheck.files import InputError, read_run, require_writable, run_file, stated_signature, write_run
+from kvcheck.files import InputError, name_of, read_run, require_writable, run_file, stated_signature, write_run
 from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Run
 from kvcheck.report.account import Account, how_to_reproduce, show_account
@@ -36,7 +36,9 @@ from kvcheck.targets.loading import describe
 @target_option(None, required=True)
 @signature_option("Which violation to keep", "the first")
 @seconds_option("Shrink for so long at most.", 3 * SHRINK_SECONDS)
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="[default: RUN with .shrunk.json]")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="[default: NAME.shrunk.json in the current folder]"
+)
 @json_option
 @color_option
 def command(
@@ -51,7 +53,7 @@ def command(
     """Shrink a run that breaks an invariant: fewer actions, a plainer layout, fewer tokens."""
     screen = screen_for(json_file, no_color, path)
     file = run_file(path)
-    out = out or file.with_suffix(".shrunk.json")
+    out = out or Path(f"{name_of(path)}.shrunk.json")
     require_writable(out, path)
     run = read_run(path)
     signature = signature or stated_signature(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from kvcheck.report.account import how_to_reproduce
 from kvcheck.report.describe import layout_lines
 from kvcheck.report.info import info_text
 from kvcheck.report.pages.charts import line_chart, stairs
-from kvcheck.report.pages.render import filled
+from kvcheck.report.pages.render import filled, is_ours
 from kvcheck.report.pages.run import RunPage, run_page
 from kvcheck.report.verdict import about_model, bound_text, meaning_text
 from kvcheck.targets.reference.target import is_model
@@ -31,7 +32,7 @@ def write_campaign_pages(
     file: Path, result: CampaignResult, history: Sequence[Progress], traces: Mapping[str, Trace]
 ) -> None:
     """The campaign's page, and in a folder beside it a page of each violation that was recorded (``traces``: by
-    signature).
+    signature). Pages of another campaign in that folder go.
 
     Raises:
         OutputError: one of them cannot be written.
@@ -49,6 +50,15 @@ def write_campaign_pages(
         write_text(page, text)
         pages[bucket.signature] = quote(f"{folder.name}/{page.name}")
     write_text(file, campaign_page(result, history, pages))
+    _remove_others(folder, set(pages))
+
+
+def _remove_others(folder: Path, signatures: set[str]) -> None:
+    kept = {f"{folder_name(signature)}.html" for signature in signatures}
+    for page in folder.glob("*.html"):
+        if page.name not in kept and is_ours(page):
+            with contextlib.suppress(OSError):
+                page.unlink()
 
 
 def _page_of(bucket: Bucket, trace: Trace, result: CampaignResult, back: str) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 from kvcheck.files import InputError
 
 NEEDED = ("jinja2", "leather")
+BEGINNING = 1000
+"""So many bytes of a page say what has made it."""
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -27,6 +29,14 @@ def filled(template: str, **values: Any) -> str:
     """A page."""
     text: str = _environment().get_template(template).render(**values)
     return text
+
+
+def is_ours(page: Path) -> bool:
+    """Whether a file is a page that was made here."""
+    try:
+        return b'<meta name="generator" content="kvcheck ' in page.read_bytes()[:BEGINNING]
+    except OSError:
+        return False
 
 
 @functools.cache

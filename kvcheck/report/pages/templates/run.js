@@ -76,12 +76,13 @@ let theme = {};
 function readTheme() {
   const style = getComputedStyle(document.documentElement);
   const names = ["ground", "text", "quiet", "line", "accent", "wrong", "free", "cached", "private", "registered", "shared",
-    "outside", "void", "draft", "garbage", "lightness"];
+    "outside", "void", "draft", "garbage"];
   theme = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+  theme.owners = style.getPropertyValue("--owners").trim().split(/\s+/);
 }
 
-/** Requests that follow each other get colours that differ. All else is black, white or pale, but for states. */
-const colourOf = (number) => `hsl(${(number * 137.5) % 360} 62% ${theme.lightness})`;
+/** Requests that follow each other get colours that differ; after the last one they begin again. */
+const colourOf = (number) => theme.owners[number % theme.owners.length];
 const ofLabel = (label) => colourOf(numbers[label] ?? 0);
 
 function colour(mode, code) {
@@ -158,11 +159,11 @@ function drawColumn(context, step, x, width, height) {
   context.textAlign = "left";
   if (step % 5 === 0 || width >= 28) {
     context.fillStyle = theme.quiet;
-    context.fillText(String(step), x, HEAD / 2);
+    context.fillText(String(step), x, HEAD / 2 - 1);
   }
   if (isBroken(step)) {
     context.fillStyle = theme.wrong;
-    context.fillRect(x, HEAD - 4, width - 1, 3);
+    context.fillRect(x, HEAD - 5, width - 1, 4);
   }
   const wrong = new Set((frames[step].wrong || []).map((read) => read.block));
   rows.forEach((block, row) => {
@@ -177,7 +178,7 @@ function drawColumn(context, step, x, width, height) {
       context.fillRect(x, y, 2, height - gap);
       context.globalAlpha = 1;
     }
-    if (wrong.has(block)) outline(context, theme.wrong, x, y, width - 1, height - gap);
+    if (wrong.has(block)) crossedOut(context, theme.wrong, x, y, width - 1, height - gap);
     if (block === chosen && step === now) outline(context, theme.accent, x, y, width - 1, height - gap);
   });
   if (step === now) outline(context, theme.text, x - 1, HEAD - 1, width + 1, rows.length * height + 2);
@@ -193,6 +194,17 @@ function outline(context, style, x, y, width, height) {
   context.strokeStyle = style;
   context.lineWidth = 2;
   context.strokeRect(x, y, width, height);
+}
+
+/** A form that means the same where a colour says nothing. */
+function crossedOut(context, style, x, y, width, height) {
+  outline(context, style, x, y, width, height);
+  context.beginPath();
+  context.moveTo(x, y);
+  context.lineTo(x + width, y + height);
+  context.moveTo(x + width, y);
+  context.lineTo(x, y + height);
+  context.stroke();
 }
 
 /** The whole run; runs of equal cells are drawn at once. */
@@ -323,6 +335,7 @@ function showLegend() {
   const items = legend(mode).map(([style, text]) => element("li", "", "", swatch(style), text));
   if (mode !== "state") items.push(element("li", "▏ has a key"));
   if (mode === "content") items.push(element("li", "pale: free"));
+  if (frames.some((frame) => frame.wrong)) items.push(element("li", "\u00d7 read, and not what should have been there", "wrong"));
   find("legend").replaceChildren(...items);
 }
 
