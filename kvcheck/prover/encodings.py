@@ -13,13 +13,11 @@ from typing import Any, Protocol
 import z3
 
 from kvcheck.model.layout import Layout
+from kvcheck.prover.sizes import EVERY, LITERAL, MULTIPLES, NONE, RATIOS, UNITS
 from kvcheck.prover.terms import Condition, Multiple, Tokens
 
-RATIOS = (1, 2, 9, 33)
-"""Literal ratios of one size to those that it is a multiple of; odd ones are as usual as powers of two."""
 MOST_COMBINED = 3
-UNITS = (1, 2, 16, 272)
-"""Literal sizes of h, in tokens."""
+"""So many sizes have all combinations of ratios."""
 
 
 class Encoding(Protocol):
@@ -38,7 +36,7 @@ class Encoding(Protocol):
 class Symbolic:
     """Every number is an integer, sizes too."""
 
-    generality = "every size"
+    generality = EVERY
     layout: Layout | None = None
 
     def size(self, name: str, of: Sequence[Any]) -> tuple[Any, list[Condition]]:
@@ -55,13 +53,12 @@ class Symbolic:
 class Radix:
     """Tokens as multiples of h and a rest. h is symbolic, sizes are literal multiples of it."""
 
-    generality = f"every h, other sizes literal multiples of it (ratios {', '.join(map(str, RATIOS))})"
-
+    generality = MULTIPLES
     layout: Layout | None = None
 
     def __init__(self, ratios: Sequence[int]) -> None:
         if not ratios:
-            self.generality = Symbolic.generality
+            self.generality = EVERY
         self._ratios = iter(ratios)
         self._unit: Any = None
 
@@ -81,8 +78,7 @@ class Radix:
 class Literal:
     """Sizes are ints."""
 
-    generality = f"literal sizes (h {', '.join(map(str, UNITS))}; ratios {', '.join(map(str, RATIOS))})"
-
+    generality = LITERAL
     layout: Layout | None = None
 
     def __init__(self, unit: int, ratios: Sequence[int]) -> None:
@@ -100,7 +96,7 @@ class Literal:
 class Fixed(Symbolic):
     """A whole layout is literal. Statements about lookups ask for any set of cached blocks of it."""
 
-    generality = ""
+    generality = NONE
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout

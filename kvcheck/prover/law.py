@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kvcheck.model.actions import Run
 from kvcheck.model.faults import FAULTS, Faults
 from kvcheck.model.layout import Layout
+from kvcheck.prover.sizes import NONE
 
 if TYPE_CHECKING:
     from kvcheck.prover.statement import Statement
@@ -23,6 +24,7 @@ Replays = Callable[[Numbers], Iterator[Run]]
 @dataclass(frozen=True)
 class Law:
     """``scope``: which numbers are symbolic and which literal, besides those that the encoding decides.
+    ``sizes``: for which sizes of blocks it is proved, or for more.
     ``refutes``: the faults that make it wrong. ``replays``: from a counterexample to runs that may break one of the
     invariants that it ``shows`` as, of which only the beginnings are told.
     ``layouts``: those that it is said for, if whole layouts are literal; a counterexample tells which, by ``layout``.
@@ -32,12 +34,18 @@ class Law:
     claim: str
     rules: tuple[str, ...]
     scope: str
+    sizes: str
     refutes: tuple[str, ...]
     says: Says
     replays: Replays | None = None
     shows: tuple[str, ...] = ()
     layouts: tuple[Layout, ...] = ()
     instance: str = ""
+
+    @property
+    def generality(self) -> str:
+        """For which numbers it is proved."""
+        return "; ".join(filter(None, (self.scope, self.sizes)))
 
     def covers(self, faults: Sequence[str]) -> bool:
         """Whether it refutes one of these faults."""
@@ -72,6 +80,7 @@ def law(
     claim: str,
     rules: str,
     scope: str,
+    sizes: str = NONE,
     refutes: str = "",
     replays: Replays | None = None,
     shows: str = "",
@@ -89,6 +98,7 @@ def law(
             claim,
             tuple(rules.split()),
             scope,
+            sizes,
             faults,
             says,
             replays,

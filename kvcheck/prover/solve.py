@@ -19,6 +19,7 @@ import z3
 from kvcheck.model.faults import Faults
 from kvcheck.prover.encodings import Encoding, Fixed, Symbolic, stages
 from kvcheck.prover.law import Law, Numbers
+from kvcheck.prover.sizes import NONE
 from kvcheck.prover.statement import Claim, Statement
 from kvcheck.prover.terms import Condition, parts_of, use_terms, value_of
 
@@ -134,7 +135,7 @@ def _stage(law: Law, faults: Faults, encodings: Sequence[Encoding], limit: int, 
         except (TypeError, z3.Z3Exception) as error:
             proof.why = f"cannot be said in these numbers: {error}"
             return proof
-        proof.sizes = encoding.generality if statement.units else ""
+        proof.sizes = encoding.generality if statement.units else NONE
         if proof.result is Result.REFUTED:
             return proof
         idle = idle_here if idle is None else idle & idle_here

@@ -16,6 +16,7 @@ from kvcheck.model.faults import NO_FAULTS, faults_on
 from kvcheck.prover.law import Law, all_laws
 from kvcheck.prover.replay import replay
 from kvcheck.prover.runs import STEP, group, layout, mtp
+from kvcheck.prover.sizes import NONE, SIZES
 from kvcheck.prover.solve import Result, prove
 from kvcheck.targets.loading import load_target
 
@@ -28,6 +29,7 @@ Record = Callable[[str, object], None]
 def test_a_law_is_proved_for_the_model(law: Law, record_property: Record) -> None:
     proof = prove(law, NO_FAULTS)
     assert (proof.result, proof.why, proof.numbers) == (Result.PROVED, "", None)
+    assert [*SIZES, NONE].index(proof.sizes) <= [*SIZES, NONE].index(law.sizes)
     record_property("measured", f"{law.id}: proved in {proof.seconds:.2f} s ({proof.sizes or 'no sizes'})")
 
 

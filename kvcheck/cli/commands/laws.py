@@ -18,7 +18,13 @@ def command(json_file: str | None) -> int:
     laws = all_laws()
     show_table(screen, [(one.id, f"{one.claim} ({' '.join(one.rules)})") for one in laws])
     entries = [
-        {"law": one.id, "claim": one.claim, "rules": list(one.rules), "scope": one.scope, "refutes": list(one.refutes)}
+        {
+            "law": one.id,
+            "claim": one.claim,
+            "rules": list(one.rules),
+            "scope": one.generality,
+            "refutes": list(one.refutes),
+        }
         for one in laws
     ]
     write_report(json_file, {"version": 1, "laws": entries})

@@ -12,6 +12,7 @@ from kvcheck.model.faults import Faults
 from kvcheck.model.layout import Group
 from kvcheck.prover.law import Numbers, law
 from kvcheck.prover.runs import alone, group, layout
+from kvcheck.prover.sizes import EVERY
 from kvcheck.prover.words import every, implies, some
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def _group(n: Numbers, index: int) -> Group:
     "could not, or none would gain",
     "R3.2 R3.3 R3.5 R3.6",
     f"2 to {MOST_GROUPS} groups of any kinds",
+    sizes=EVERY,
     refutes="no-capability-check",
     replays=_exact_shown,
     shows="system.exception",

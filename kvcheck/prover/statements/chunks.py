@@ -12,6 +12,7 @@ from kvcheck.model.faults import Faults
 from kvcheck.model.layout import Drafter
 from kvcheck.prover.law import Numbers, law
 from kvcheck.prover.runs import alone, group, layout, mtp
+from kvcheck.prover.sizes import EVERY, LITERAL
 from kvcheck.prover.statements.states import chunks_shown, prefill_of
 from kvcheck.prover.words import every, implies, some
 
@@ -59,6 +60,7 @@ def _chunk(s: Statement, faults: Faults, lookahead: int = 0) -> Chunk:
     "a budget below the grid ends it",
     "R8.4.1 R8.4.2 R8.4.3 R8.4.4 R8.4.5 R8.4.6",
     "any chunk, budget, threshold, junction",
+    sizes=EVERY,
     refutes="chunk-starts-off-grid chunk-past-last-boundary",
     replays=chunks_shown,
     shows="registration.names",
@@ -100,6 +102,7 @@ def _progress_shown(n: Numbers) -> Iterator[Run]:
     "with the whole budget for itself a prefill gets on, what the drafter's last chunk needs included",
     "R8.4.1 R8.4.7 R8.4.8",
     "any chunk as long as budget and threshold allow, any lookahead",
+    sizes=LITERAL,
     refutes="threshold-below-lookahead chunk-floored-to-zero largest-chunk-ignores-slots mtp-reserve-over-stop",
     replays=_progress_shown,
     shows="progress.",

@@ -12,6 +12,7 @@ from kvcheck.model.arith import aligned, both, either, equal, ite, maximum, mini
 from kvcheck.model.faults import Faults
 from kvcheck.prover.law import Numbers, law
 from kvcheck.prover.runs import CONNECTOR, DIVERGENT, followed, group, holds, layout
+from kvcheck.prover.sizes import EVERY
 from kvcheck.prover.words import every
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def _valid_shown(n: Numbers) -> Iterator[Run]:
     "whatever the connector answers, a request resumes where every group has valid state, its own or a loaded one",
     "R7.5 R7.5.1 R7.5.2 R7.6 R7.7",
     f"full attention with 1 to {MOST_GROUPS - 1} other groups, validity of lengths uninterpreted",
+    sizes=EVERY,
     refutes="diverged-hit-maximum diverged-no-fallback",
     replays=_valid_shown,
     shows="agreement.resume",
@@ -85,6 +87,7 @@ def _external_shown(n: Numbers) -> Iterator[Run]:
     "external tokens are taken only where they reach further than the local tail, and then join it without a gap",
     "R7.1 R7.2",
     "any hit, any answer",
+    sizes=EVERY,
     refutes="external-beside-tail",
     replays=_external_shown,
     shows="hits.",

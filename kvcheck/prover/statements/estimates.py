@@ -13,6 +13,7 @@ from kvcheck.model.arith import aligned, both, ceil_div, either, equal, floor_di
 from kvcheck.model.faults import Faults
 from kvcheck.prover.law import Numbers, law
 from kvcheck.prover.runs import CONNECTOR, STEP, alone, arrive, followed, group, holds, layout
+from kvcheck.prover.sizes import EVERY
 from kvcheck.prover.words import every, implies
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def _attention_shown(n: Numbers) -> Iterator[Run]:
     "external tokens, the copy of a tail, and hit blocks that leave the free queue",
     "R8.1",
     "any hit, load, lookahead, table",
+    sizes=EVERY,
     refutes="hit-blocks-not-counted copy-not-counted",
     replays=_attention_shown,
     shows="estimate.covers",
@@ -92,6 +94,7 @@ def _later_shown(n: Numbers) -> Iterator[Run]:
     "time",
     "R8.5 R8.5.2",
     "any window, lookahead, number of tokens in flight, table, number of blocks given back",
+    sizes=EVERY,
     refutes="given-up-counted-as-held",
     replays=_later_shown,
     shows="estimate.reserved",
@@ -130,6 +133,7 @@ def _states_shown(n: Numbers) -> Iterator[Run]:
     "tail, and the state of a load",
     "R8.1 R1.19 R7.3",
     "any hit, load, number of speculative blocks, table",
+    sizes=EVERY,
     refutes="mamba-estimate-ignores-load copy-not-counted",
     replays=_states_shown,
     shows="estimate.covers",

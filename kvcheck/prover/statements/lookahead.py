@@ -8,6 +8,7 @@ from kvcheck.model import laws
 from kvcheck.model.arith import aligned, ite
 from kvcheck.model.faults import Faults
 from kvcheck.prover.law import law
+from kvcheck.prover.sizes import EVERY
 from kvcheck.prover.words import implies
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     "an EAGLE group resumes only where all tokens that its drafter's entries before it depend on were compared",
     "R1.21 R4.5 R4.6 R9.1",
     "any lookahead, any hit",
+    sizes=EVERY,
     refutes="",
 )
 def covered(s: Statement, faults: Faults) -> None:  # noqa: ARG001  no fault is about it

@@ -11,6 +11,7 @@ from kvcheck.model.arith import aligned, both, equal, ite, minimum, negated, rou
 from kvcheck.model.faults import Faults
 from kvcheck.prover.law import Numbers, law
 from kvcheck.prover.runs import alone, group, layout, mtp
+from kvcheck.prover.sizes import EVERY
 from kvcheck.prover.words import every, implies
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def _bounds_shown(n: Numbers) -> Iterator[Run]:
     "bounds are exact: every block that a lookup can look at is registered, and no token that is not final",
     "R5.1 R5.2 R5.3 R5.3.1",
     "any number of tokens and of re-prefillable ones",
+    sizes=EVERY,
     refutes="eagle-bound-rounded bound-rounded-to-hash",
     replays=_bounds_shown,
     shows="registration.",

@@ -11,6 +11,7 @@ from kvcheck.model.arith import aligned, both, equal, ite, negated, round_down
 from kvcheck.model.faults import Faults
 from kvcheck.prover.law import Numbers, law
 from kvcheck.prover.runs import CONNECTOR, EAGLE, OVERLAPPING, STEP, alone, group, holds, layout, mtp
+from kvcheck.prover.sizes import MULTIPLES
 from kvcheck.prover.words import every, implies
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def _tails_shown(n: Numbers) -> Iterator[Run]:
     "prefilled again and whichever groups are EAGLE groups; so a state that has moved on never gets the key again",
     "R5.3 R5.4.2 R6.6 R6.7 R6.9",
     "any numbers of tokens, re-prefillable ones and drafts",
+    sizes=MULTIPLES,
     refutes="bound-rounded-to-hash mtp-registers-wrong-tail partial-tail-registered-twice",
     replays=_tails_shown,
     shows="registration.names",
@@ -78,6 +80,7 @@ def chunks_shown(n: Numbers) -> Iterator[Run]:
     "both blocks that are not null are either below the bound at their end, or above it",
     "R2.9 R6.9 R8.4 R8.4.1 R8.4.3",
     "any chunk of any prefill, any budget",
+    sizes=MULTIPLES,
     refutes="chunk-starts-off-grid chunk-past-last-boundary chunk-grid-smallest-block",
     replays=chunks_shown,
     shows="registration.names",

@@ -12,6 +12,7 @@ from kvcheck.model.faults import Faults
 from kvcheck.model.layout import Group
 from kvcheck.prover.law import Numbers, law
 from kvcheck.prover.runs import CONNECTOR, LOADED, OVERLAPPING, STEP, alone, followed, group, holds, layout, mtp
+from kvcheck.prover.sizes import EVERY, MULTIPLES
 from kvcheck.prover.words import Condition, every
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def _window(n: Numbers) -> Group:
     "all that is held at once",
     "R2.5 R2.7 R2.10 R8.2.4 R8.5",
     "any window, chunk, lookahead, any number of tokens in flight and rejected",
+    sizes=EVERY,
     refutes="windows-move-on-planned",
     replays=_given_up_shown,
     shows="content.",
@@ -79,6 +81,7 @@ def _resumed_shown(n: Numbers) -> Iterator[Run]:
     "behind a hit or a load no column is null that the next token sees, also where its last token is computed again",
     "R2.4 R2.6 R2.9 R2.11 R7.7 R7.9",
     "any window, any number of hit and loaded tokens",
+    sizes=EVERY,
     refutes="load-window-one-short",
     replays=_resumed_shown,
     shows="content.",
@@ -111,6 +114,7 @@ def _asked_shown(n: Numbers) -> Iterator[Run]:
     "a lookup asks for the blocks that the next token's window reaches into, no fewer and no more",
     "R2.4",
     "any window, any boundary of blocks",
+    sizes=EVERY,
     refutes="window-one-short",
     replays=_asked_shown,
     shows="agreement.valid",
@@ -132,6 +136,7 @@ def asked(s: Statement, faults: Faults) -> None:
     "block behind",
     "R5.6.2 R5.6.4 R5.6.5 R5.6.6 R5.6.7",
     "any window, interval, boundary",
+    sizes=MULTIPLES,
     refutes="window-one-short",
     replays=_asked_shown,
     shows="agreement.valid",
