@@ -1,7 +1,8 @@
 """Which layers a public model has, by its architecture: read from its config.json alone.
 
 One function a family; the table at the end says which architectures are of it. What is not said in a config is what
-the model's code takes then. A new architecture is one entry, or one function and its entries.
+the model's code takes then: sizes are in ``kvcheck.layouts.defaults``, patterns of layers here. A new architecture is
+one entry, or one function and its entries.
 """
 
 from __future__ import annotations
@@ -125,22 +126,32 @@ _ATTENTION = ("full_attention", "sliding_attention")
 
 
 def _plain(config: Config, server: Server) -> list[Layer]:
-    """Full attention everywhere, or windows where the config names layers, or one window for all layers.
-
-    A switch (``use_sliding_window``) that is off takes the window away; Qwen models have it off unless they say so.
-    """
+    """Full attention everywhere, or windows where the config names layers, or one window for all layers; one of 0
+    tokens is none."""
     types = config.layer_words("layer_types", allowed=_ATTENTION)
-    window = config.number("sliding_window", default=1) if config.has("sliding_window") else 0
-    if not config.value("use_sliding_window", not config.architecture.startswith("Qwen")):
-        window, types = 0, None
+    window = config.number("sliding_window", default=0, least=0)
     if types is None:
         return [attention(config, server, window)] * config.layers
     return _by_types(config, server, types, window)
 
 
+def _switched(config: Config, server: Server) -> list[Layer]:
+    """Full attention unless the config switches windows on; the servers know them for all layers only.
+
+    Raises:
+        InputError: some layers have windows.
+    """
+    if not config.value("use_sliding_window", False):
+        return [attention(config, server)] * config.layers
+    types = set(config.layer_words("layer_types", allowed=_ATTENTION) or ())
+    if len(types) > 1 or (not types and config.number("max_window_layers", default=0, least=0)):
+        raise InputError(f"windows in some layers of {config.architecture} are not known here (max_window_layers)")
+    return _plain(config, server)
+
+
 def _by_types(config: Config, server: Server, types: list[str], window: int) -> list[Layer]:
     """Windows and full attention, one word a layer."""
-    if "sliding_attention" in types and not window:
+    if "sliding_attention" in types and not config.has("sliding_window"):
         raise InputError("the config has windowed layers and no sliding_window")
     return [attention(config, server, window * (kind == "sliding_attention")) for kind in types]
 
@@ -174,7 +185,7 @@ def _cohere2(config: Config, server: Server) -> list[Layer]:
 
 def _llama4(config: Config, server: Server) -> list[Layer]:
     """Chunks in the layers that have rotary positions: by default three of four."""
-    chunk = config.number("attention_chunk_size", default=1) if config.has("attention_chunk_size") else 0
+    chunk = config.number("attention_chunk_size", default=0, least=0)
     every = config.number("no_rope_layer_interval", default=4)
     rotary = config.numbers("no_rope_layers") or [int((i + 1) % every != 0) for i in range(config.layers)]
     if len(rotary) < config.layers:
@@ -257,13 +268,17 @@ class _Mamba2(msgspec.Struct, frozen=True):
         return _recurrent(shapes, server.state_bytes(config, dtype), checkpoints=True)
 
 
-_LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+_LETTERS = {
+    "M": "mamba", "*": "attention", "-": "mlp", "E": "moe", "linear_attention": "mamba", "full_attention": "attention",
+}  # fmt: skip
+"""Letters, and words that newer configs have, for kinds of layers."""
 
 
 def _nemotron_h(config: Config, server: Server) -> list[Layer]:
     """One letter a layer: M is Mamba-2, * attention, the others keep nothing. The state has 32 bits, unless the config
     says otherwise."""
-    words = config.layer_words("hybrid_override_pattern", "layers_block_type", allowed=[*_LETTERS, *_LETTERS.values()])
+    names = ("hybrid_override_pattern", "layers_block_type", "layer_types")
+    words = config.layer_words(*names, allowed=[*_LETTERS, *_LETTERS.values()])
     if words is None:
         raise InputError(f"the config says nothing of hybrid_override_pattern, which {config.architecture} needs")
     heads, width = config.number("mamba_num_heads"), config.number("mamba_head_dim")
@@ -283,11 +298,13 @@ def _nemotron_h(config: Config, server: Server) -> list[Layer]:
 
 def _named_mamba2(config: Config, server: Server, inner: int) -> Layer:
     """A Mamba-2 layer under the names that several models use; drafts make it longer from 0.32 on."""
+    heads = config.number("mamba_n_heads")
+    width = inner // heads if config.value("mamba_d_head", "auto") == "auto" else config.number("mamba_d_head")
     sizes = _Mamba2(
         inner,
         config.number("mamba_n_groups"),
-        config.number("mamba_n_heads"),
-        config.number("mamba_d_head"),
+        heads,
+        width,
         config.number("mamba_d_state"),
         config.number("mamba_d_conv"),
     )
@@ -308,7 +325,7 @@ def _granite_hybrid(config: Config, server: Server) -> list[Layer]:
 
 def _falcon_h1(config: Config, server: Server) -> list[Layer]:
     """Every layer has both kinds."""
-    expanded = config.number("mamba_expand", default=2) * config.number("hidden_size")
+    expanded = config.number("mamba_expand") * config.number("hidden_size")
     recurrent = _named_mamba2(config, server, config.number("mamba_d_ssm", default=expanded))
     return [attention(config, server), recurrent] * config.layers
 
@@ -316,7 +333,7 @@ def _falcon_h1(config: Config, server: Server) -> list[Layer]:
 def _jamba(config: Config, server: Server) -> list[Layer]:
     """Mamba-1, and attention once in each period."""
     period = config.number("attn_layer_period")
-    offset = config.number("attn_layer_offset", default=4, least=0)
+    offset = config.number("attn_layer_offset", least=0)
     inner = server.share(config.number("mamba_expand") * config.number("hidden_size"), "channels")
     shapes = [(config.number("mamba_d_conv") - 1, inner), (inner, config.number("mamba_d_state"))]
     recurrent = _recurrent(shapes, server.state_bytes(config))
@@ -327,12 +344,14 @@ def _jamba(config: Config, server: Server) -> list[Layer]:
 
 _PLAIN = (
     "LlamaForCausalLM", "InternLM3ForCausalLM", "MistralForCausalLM", "MinistralForCausalLM", "Ministral3ForCausalLM",
-    "Mistral3ForConditionalGeneration", "MixtralForCausalLM", "Qwen2ForCausalLM", "Qwen2MoeForCausalLM",
-    "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
-    "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration", "Phi3ForCausalLM", "PhiMoEForCausalLM",
-    "GemmaForCausalLM", "Glm4ForCausalLM", "Glm4MoeForCausalLM", "GraniteForCausalLM", "GraniteMoeForCausalLM",
-    "OlmoeForCausalLM", "MiniMaxM2ForCausalLM", "SeedOssForCausalLM", "Ernie4_5ForCausalLM", "Ernie4_5_MoeForCausalLM",
-    "CohereForCausalLM",
+    "Mistral3ForConditionalGeneration", "MixtralForCausalLM", "Qwen3VLForConditionalGeneration",
+    "Qwen3VLMoeForConditionalGeneration", "Phi3ForCausalLM", "PhiMoEForCausalLM", "GemmaForCausalLM", "Glm4ForCausalLM",
+    "Glm4MoeForCausalLM", "GraniteForCausalLM", "GraniteMoeForCausalLM", "OlmoeForCausalLM", "MiniMaxM2ForCausalLM",
+    "SeedOssForCausalLM", "Ernie4_5ForCausalLM", "Ernie4_5_MoeForCausalLM", "CohereForCausalLM",
+)  # fmt: skip
+_SWITCHED = (
+    "Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration",
+    "Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
 )  # fmt: skip
 _LATENT = (
     "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration",
@@ -345,6 +364,7 @@ _GATED_DELTA = (
 
 ARCHITECTURES: dict[str, Family] = {
     **dict.fromkeys(_PLAIN, _plain),
+    **dict.fromkeys(_SWITCHED, _switched),
     **dict.fromkeys(_LATENT, _mla),
     **dict.fromkeys(_GATED_DELTA, _gated_delta_hybrid),
     "Gemma2ForCausalLM": _repeating(2),
