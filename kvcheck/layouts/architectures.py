@@ -227,15 +227,16 @@ def _gated_delta_hybrid(config: Config, server: Server) -> list[Layer]:
 
 
 def _kimi_linear(config: Config, server: Server) -> list[Layer]:
-    """KDA layers, by their numbers from 1 on, and MLA; the recurrent state is kept in 32 bits."""
+    """KDA layers, by their numbers from 1 on, and MLA; the recurrent state is kept in 32 bits. Drafts make the state of
+    the convolution longer from 0.27 on."""
     linear = config.value("linear_attn_config")
     if not isinstance(linear, dict):
         raise InputError("the config says nothing of linear_attn_config, which KimiLinearForCausalLM needs")
     own = Config({"architectures": [config.architecture], **linear})
     heads, width = own.number("num_heads"), own.number("head_dim")
-    kernel = own.number("short_conv_kernel_size")
+    kept = own.number("short_conv_kernel_size") - 1 + (server.drafts if server.release >= (0, 27) else 0)
     shapes = [
-        (kernel - 1 + server.drafts, server.share(3 * heads * width, "channels")),
+        (kept, server.share(3 * heads * width, "channels")),
         (server.share(heads, "heads"), width, width),
     ]
     recurrent = _recurrent(shapes, server.state_bytes(config, "float32"))

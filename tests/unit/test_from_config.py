@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from kvcheck.files import InputError
+from kvcheck.layouts.architectures import Server, layers_of
 from kvcheck.layouts.from_config import Derived, derive, read_config
+from kvcheck.layouts.layers import Config
 from kvcheck.layouts.presets import PRESETS
 from kvcheck.layouts.server_args import parse_server_args
 from kvcheck.model.layout import Layout, problems
@@ -243,6 +245,16 @@ def test_early_releases_want_steps_of_a_whole_block_of_states() -> None:
         derived("qwen3.5-35b-a3b", small, (0, 26))
     layout = derived("qwen3.5-35b-a3b", small).layout
     assert layout.token_budget < layout.mamba_block
+
+
+@pytest.mark.parametrize(("name", "since"), [("kimi-linear-48b-a3b", 27), ("falcon-h1-34b", 32)])
+def test_drafts_make_states_longer_since_some_release(name: str, since: int) -> None:
+    longer = {}
+    for minor in (since - 1, since):
+        server = Server(drafts=2, release=(0, minor))
+        layer = next(one for one in layers_of(Config(changed(name)), server) if one.kind == "mamba")
+        longer[minor] = layer.states[0].shape[0]
+    assert longer == {since - 1: 3, since: 5}
 
 
 def test_what_was_lost_in_scaling_is_told() -> None:
