@@ -1,6 +1,8 @@
 """How far will it hit: the length of a hit by the length of what earlier requests have computed of the prompt.
 
-Each point is measured on a server of its own, with memory for all that its requests compute: nothing is evicted.
+Each point is measured on a server of its own, with memory for all that its requests compute: nothing is evicted. It is
+of one layout, at the lengths where that has boundaries, with reasons; what is the same for all releases, to compare
+them by, is ``kvcheck.engines.probes``.
 """
 
 from __future__ import annotations
