@@ -13,11 +13,19 @@ import msgspec
 
 from kvcheck.files import InputError
 from kvcheck.layouts.layers import DTYPE_BYTES, MOST_LAYERS, Config, Layer, State
+from kvcheck.layouts.presets import CHECKPOINTS_SINCE
+
+GDN_CHECKPOINTS_SINCE, GDN_CHECKPOINT_UNIT = (0, 33), 64
+"""Release since which gated delta nets keep states within a prefill, if FlashInfer does that, and their unit in tokens.
+"""
+KDA_DTYPES_SINCE = (0, 30)
+"""Release since which the type of KDA states can be chosen."""
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
     """What of a server's arguments the sizes of layers depend on. ``drafts``: a step; 0 without a drafter. ``kv_dtype``
-    and the others: as given, "auto" if they were not. ``release``: major and minor number."""
+    and the others: as given, "auto" if they were not. ``gdn_prefill``: the backend that prefills gated delta nets.
+    ``release``: major and minor number."""
 
     tensor_parallel: int = 1
     drafts: int = 0
@@ -25,6 +33,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     kv_dtype: str = "auto"
     conv_dtype: str = "auto"
     state_dtype: str = "auto"
+    gdn_prefill: str = "auto"
     release: tuple[int, int] = (0, 33)
 
     def model_bytes(self, config: Config) -> int:
@@ -87,6 +96,11 @@ def layers_of(config: Config, server: Server) -> list[Layer]:
     if not layers:
         raise InputError("no layer of this model keeps anything, so it has no KV cache")
     return layers
+
+
+def has_gated_delta(config: Config) -> bool:
+    """Whether the model has gated delta nets."""
+    return config.architecture in _GATED_DELTA
 
 
 def mtp_layers(config: Config) -> int:
@@ -200,9 +214,9 @@ def _mla(config: Config, server: Server) -> list[Layer]:
 # ---- with recurrent layers -------------------------------------------------------------------------------------------
 
 
-def _recurrent(shapes: Sequence[tuple[int, ...]], sizes: tuple[int, ...], checkpoints: bool = False) -> Layer:
+def _recurrent(shapes: Sequence[tuple[int, ...]], sizes: tuple[int, ...], checkpoint_unit: int = 0) -> Layer:
     states = tuple(State(shape, size) for shape, size in zip(shapes, sizes, strict=True))
-    return Layer(kind="mamba", states=states, checkpoints=checkpoints)
+    return Layer(kind="mamba", states=states, checkpoint_unit=checkpoint_unit)
 
 
 def _gated_delta(config: Config, server: Server, dtype: str | None) -> Layer:
@@ -212,7 +226,8 @@ def _gated_delta(config: Config, server: Server, dtype: str | None) -> Layer:
     channels = server.share(2 * keys * key + values * value, "channels")
     kernel = config.number("linear_conv_kernel_dim")
     shapes = [(kernel - 1 + server.drafts, channels), (server.share(values, "value heads"), value, key)]
-    return _recurrent(shapes, server.state_bytes(config, dtype))
+    checkpoints = server.gdn_prefill == "flashinfer" and server.release >= GDN_CHECKPOINTS_SINCE
+    return _recurrent(shapes, server.state_bytes(config, dtype), GDN_CHECKPOINT_UNIT * checkpoints)
 
 
 def _gated_delta_hybrid(config: Config, server: Server) -> list[Layer]:
@@ -227,8 +242,8 @@ def _gated_delta_hybrid(config: Config, server: Server) -> list[Layer]:
 
 
 def _kimi_linear(config: Config, server: Server) -> list[Layer]:
-    """KDA layers, by their numbers from 1 on, and MLA; the recurrent state is kept in 32 bits. Drafts make the state of
-    the convolution longer from 0.27 on."""
+    """KDA layers, by their numbers from 1 on, and MLA; the recurrent state is kept in 32 bits, early releases are not
+    told otherwise. Drafts make the state of the convolution longer from 0.27 on."""
     linear = config.value("linear_attn_config")
     if not isinstance(linear, dict):
         raise InputError("the config says nothing of linear_attn_config, which KimiLinearForCausalLM needs")
@@ -239,7 +254,8 @@ def _kimi_linear(config: Config, server: Server) -> list[Layer]:
         (kept, server.share(3 * heads * width, "channels")),
         (server.share(heads, "heads"), width, width),
     ]
-    recurrent = _recurrent(shapes, server.state_bytes(config, "float32"))
+    conv, state = server.state_bytes(config, "float32")
+    recurrent = _recurrent(shapes, (conv, state if server.release >= KDA_DTYPES_SINCE else DTYPE_BYTES["float32"]))
     numbers = own.numbers("kda_layers")
     if numbers is None:
         raise InputError("the config's linear_attn_config says nothing of kda_layers")
@@ -266,7 +282,7 @@ class _Mamba2(msgspec.Struct, frozen=True):
             (self.kernel - 1 + drafts, channels),
             (server.share(self.heads, "heads"), self.head_width, self.state),
         ]
-        return _recurrent(shapes, server.state_bytes(config, dtype), checkpoints=True)
+        return _recurrent(shapes, server.state_bytes(config, dtype), int(server.release >= CHECKPOINTS_SINCE))
 
 
 _LETTERS = {

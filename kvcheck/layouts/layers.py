@@ -37,8 +37,9 @@ class State(msgspec.Struct, frozen=True):
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """One layer. ``heads``: KV heads on one GPU; ``width``: elements of a head, of MLA its latent; ``element_bytes``:
-    of one of them. ``window`` and ``chunk`` in tokens. ``states``: what a recurrent layer keeps. ``checkpoints``: it
-    can keep a state within a prefill chunk, too (Mamba-2). ``draft``: it belongs to the drafter."""
+    of one of them. ``window`` and ``chunk`` in tokens. ``states``: what a recurrent layer keeps; it can keep one within
+    a prefill chunk, too, after a multiple of ``checkpoint_unit`` tokens (0: it cannot). ``draft``: it belongs to the
+    drafter."""
 
     kind: Kind
     heads: int = 0
@@ -47,7 +48,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 0
     chunk: int = 0
     states: tuple[State, ...] = ()
-    checkpoints: bool = False
+    checkpoint_unit: int = 0
     draft: bool = False
 
     @property

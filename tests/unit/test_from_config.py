@@ -21,6 +21,7 @@ from kvcheck.model.layout import Layout, problems
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 MTP = '--speculative-config \'{"method": "mtp", "num_speculative_tokens": 2}\''
+FLASHINFER = "--gdn-prefill-backend flashinfer"
 EAGLE = "-sc.method eagle3 -sc.num_speculative_tokens 3"
 
 GROUPS: dict[str, list[tuple[str, int, int, int]]] = {
@@ -68,6 +69,10 @@ def changed(name: str, **fields: Any) -> dict[str, Any]:
     return {key: value for key, value in {**raw, **fields}.items() if value != "gone"}
 
 
+HOPPER = (
+    "on Hopper and Blackwell the server has larger blocks, and keeps states within a prefill: add "
+    "--gdn-prefill-backend flashinfer for these"
+)
 KDA = {"num_heads": 32, "head_dim": 128, "short_conv_kernel_size": 4}
 
 
@@ -154,7 +159,10 @@ def test_a_language_model_within_has_the_defaults_of_its_own_kind() -> None:
         ("qwen3-next-80b-a3b", "--tensor-parallel-size=4", 272),
         ("qwen3-next-80b-a3b", MTP, 560),
         ("qwen3-next-80b-a3b", "--kv-cache-dtype fp8", 1072),
+        ("qwen3-next-80b-a3b", FLASHINFER, 576),
+        ("qwen3-next-80b-a3b", "--gdn-prefill-backend triton", 544),
         ("kimi-linear-48b-a3b", "-tp 4", 512),
+        ("kimi-linear-48b-a3b", "--mamba-ssm-cache-dtype bfloat16", 1024),
         ("nemotron-h-8b", "--mamba-ssm-cache-dtype float16", 528),
         ("deepseek-v3", "--block-size 64", 64),
     ],
@@ -257,11 +265,41 @@ def test_drafts_make_states_longer_since_some_release(name: str, since: int) -> 
     assert longer == {since - 1: 3, since: 5}
 
 
+@pytest.mark.parametrize(
+    ("args", "real", "small"),
+    [
+        (FLASHINFER, (576, 576), (8, 8)),
+        (f"{FLASHINFER} --prefix-match-unit 16", (576, 64), (12, 2)),
+        (f"{FLASHINFER} --prefix-match-unit 96", (576, 192), (12, 4)),
+    ],
+)
+def test_states_within_a_prefill_are_kept_where_hits_may_end(
+    args: str, real: tuple[int, int], small: tuple[int, int]
+) -> None:
+    found = derived("qwen3-next-80b-a3b", args)
+    for layout, sizes in ((found.real, real), (found.layout, small)):
+        group = layout.groups[0]
+        assert (group.checkpoint_blocks, group.block_size, group.checkpoint_alignment) == (1, *sizes)
+        assert sizes[1] % layout.hash_block == 0
+    assert HOPPER not in found.notes
+
+
+def test_gated_delta_nets_keep_no_states_within_a_prefill_in_early_releases() -> None:
+    group = derived("qwen3-next-80b-a3b", FLASHINFER, (0, 32)).real.groups[0]
+    assert (group.block_size, group.checkpoint_blocks) == (544, 0)
+
+
+def test_early_releases_have_smaller_blocks_of_latents_and_one_type_of_kda_states() -> None:
+    args = "--mamba-ssm-cache-dtype bfloat16"
+    assert {g.block_size for g in derived("kimi-linear-48b-a3b", release=(0, 26)).real.groups} == {1888}
+    assert {g.block_size for g in derived("kimi-linear-48b-a3b", args, (0, 29)).real.groups} == {1920}
+
+
 def test_what_was_lost_in_scaling_is_told() -> None:
     assert derived("gpt-oss-20b").notes == ()
     assert derived("gemma-3-27b").notes == ("the window of 1024 tokens is 64 blocks, 16 here",)
     found = derived("qwen3-next-80b-a3b", "--prefix-match-unit 16")
-    assert found.notes == ("544 tokens are 34 match units, 4 here",)
+    assert found.notes == (HOPPER, "544 tokens are 34 match units, 4 here")
     assert (found.layout.groups[0].block_size, found.layout.match_unit) == (8, 2)
 
 
