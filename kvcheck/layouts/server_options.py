@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 WITHOUT_EFFECT = frozenset({
-    "additional-config", "aggregate-engine-logging", "all2all-backend", "allow-credentials",
-    "allow-deprecated-quantization", "allowed-headers", "allowed-local-media-path", "allowed-media-domains",
-    "allowed-methods", "allowed-origins", "anthropic-disabled-thinking-effort", "api-key", "api-server-count",
-    "calculate-kv-scales", "chat-template", "chat-template-content-format", "code-revision", "cohere-format",
-    "cohere-is-reasoning-model", "collect-detailed-traces", "compilation-config", "config-format",
-    "cpu-distributed-timeout-seconds", "cpu-offload-gb", "cpu-offload-params", "cudagraph-capture-sizes",
-    "cudagraph-metrics", "custom-histogram-buckets", "data-parallel-address", "data-parallel-backend",
-    "data-parallel-external-lb", "data-parallel-hybrid-lb", "data-parallel-multi-port-external-lb",
-    "data-parallel-rank", "data-parallel-rpc-port", "data-parallel-size", "data-parallel-size-local",
-    "data-parallel-start-rank", "data-parallel-supervisor-port", "dbo-decode-token-threshold",
-    "dbo-prefill-token-threshold", "dcp-comm-backend", "dcp-q-replicate", "default-chat-template-kwargs",
-    "default-mm-loras", "device-ids", "device-memory-utilization", "disable-access-log-for-endpoints",
-    "disable-cascade-attn", "disable-chunked-mm-input", "disable-custom-all-reduce", "disable-fastapi-docs",
-    "disable-frontend-multiprocessing", "disable-log-requests", "disable-log-stats",
+    "aggregate-engine-logging", "all2all-backend", "allow-credentials", "allow-deprecated-quantization",
+    "allowed-headers", "allowed-local-media-path", "allowed-media-domains", "allowed-methods", "allowed-origins",
+    "anthropic-disabled-thinking-effort", "api-key", "api-server-count", "calculate-kv-scales", "chat-template",
+    "chat-template-content-format", "code-revision", "cohere-format", "cohere-is-reasoning-model",
+    "collect-detailed-traces", "compilation-config", "config-format", "cpu-distributed-timeout-seconds",
+    "cpu-offload-gb", "cpu-offload-params", "cudagraph-capture-sizes", "cudagraph-metrics", "custom-histogram-buckets",
+    "data-parallel-address", "data-parallel-backend", "data-parallel-external-lb", "data-parallel-hybrid-lb",
+    "data-parallel-multi-port-external-lb", "data-parallel-rank", "data-parallel-rpc-port", "data-parallel-size",
+    "data-parallel-size-local", "data-parallel-start-rank", "data-parallel-supervisor-port",
+    "dbo-decode-token-threshold", "dbo-prefill-token-threshold", "dcp-comm-backend", "dcp-q-replicate",
+    "default-chat-template-kwargs", "default-mm-loras", "device-ids", "device-memory-utilization",
+    "disable-access-log-for-endpoints", "disable-cascade-attn", "disable-chunked-mm-input", "disable-custom-all-reduce",
+    "disable-fastapi-docs", "disable-frontend-multiprocessing", "disable-log-requests", "disable-log-stats",
     "disable-nccl-for-dp-synchronization", "disable-uvicorn-access-log", "distributed-executor-backend",
     "distributed-timeout-seconds", "download-dir", "dp-supervisor-probe-failure-threshold",
     "dp-supervisor-probe-interval-s", "dp-supervisor-probe-timeout-s", "dp-sync-interval", "elastic-ep-max-dp-size",
@@ -66,13 +65,14 @@ WITHOUT_EFFECT = frozenset({
 """No layout depends on these."""
 
 NOT_IN_THE_LAYOUT = frozenset({
-    "attention-backend", "attention-config", "aux-output-config", "convert", "cp-kv-cache-interleave-size",
-    "dcp-kv-cache-interleave-size", "ec-manager-config", "ec-transfer-config", "enable-mamba-fine-grained-prefix-cache",
-    "enable-mamba-shared-prefix-checkpoint", "enable-trace-replay", "kda-prefill-backend", "kv-offloading-backend",
-    "kv-offloading-size", "kv-sharing-fast-prefill", "long-prefill-token-threshold-adaptive",
-    "max-long-partial-prefills", "max-num-active-seqs", "max-num-partial-prefills", "max-num-scheduled-tokens",
-    "model-impl", "no-enable-chunked-prefill", "override-attention-dtype", "pooler-config", "prefill-schedule-interval",
-    "runner", "scheduler-cls", "swa-bounded-replay", "watermark", "watermark-config",
+    "additional-config", "attention-backend", "attention-config", "aux-output-config", "convert",
+    "cp-kv-cache-interleave-size", "dcp-kv-cache-interleave-size", "ec-manager-config", "ec-transfer-config",
+    "enable-mamba-fine-grained-prefix-cache", "enable-mamba-shared-prefix-checkpoint", "enable-trace-replay",
+    "kda-prefill-backend", "kv-offloading-backend", "kv-offloading-size", "kv-sharing-fast-prefill",
+    "long-prefill-token-threshold-adaptive", "max-long-partial-prefills", "max-num-active-seqs",
+    "max-num-partial-prefills", "max-num-scheduled-tokens", "model-impl", "no-enable-chunked-prefill",
+    "override-attention-dtype", "pooler-config", "prefill-schedule-interval", "runner", "scheduler-cls",
+    "swa-bounded-replay", "watermark", "watermark-config",
 })  # fmt: skip
 """These change blocks, steps or what is kept, and the layout does not say so."""
 

@@ -341,6 +341,10 @@ def test_the_arguments_reach_the_layout() -> None:
     [
         ("--seed 3 --port=80 -dp 2", "not looked at, no layout depends on it: --seed 3 --port=80 -dp 2"),
         ("--no-enable-chunked-prefill", "the layout does not say what this changes: --no-enable-chunked-prefill"),
+        (
+            "--additional-config {} --kda-prefill-backend x",
+            "the layout does not say what this changes: --additional-config {} --kda-prefill-backend x",
+        ),
         ("--blocksize 32", "not known here, taken to change nothing (is it misspelt?): --blocksize 32"),
         (
             "--prefix-match-units 16 -tp 1",
