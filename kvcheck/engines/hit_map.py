@@ -1,6 +1,8 @@
 """How far will it hit: the length of a hit by the length of what earlier requests have computed of the prompt.
 
-Each point is measured on a server of its own, with memory for all that its requests compute: nothing is evicted.
+Each point is measured on a server of its own, with memory for all that its requests compute: nothing is evicted. It is
+of one layout, at the lengths where that has boundaries, with reasons; what is the same for all releases, to compare
+them by, is ``kvcheck.engines.probes``.
 """
 
 from __future__ import annotations
@@ -303,7 +305,7 @@ class Stair(msgspec.Struct, frozen=True):
         """Whether the next length belongs here."""
         last = self.last
         if last.hit < last.most:
-            alike = _without_lengths(last.why) == _without_lengths(point.why)
+            alike = without_lengths(last.why) == without_lengths(point.why)
             return point.hit < point.most and bool(last.hit) == bool(point.hit) and alike
         return point.hit == point.most and bool(last.hit) == bool(point.hit)
 
@@ -322,9 +324,9 @@ def stairs(points: Iterable[Point], unit: int = 0) -> list[Stair]:
 
 def reasons(points: Iterable[Point]) -> list[str]:
     """The different reasons of some points; of those that differ in lengths only, the last."""
-    return list({_without_lengths(point.why): point.why for point in points}.values())
+    return list({without_lengths(point.why): point.why for point in points}.values())
 
 
-def _without_lengths(why: str) -> str:
+def without_lengths(why: str) -> str:
     """A reason without its numbers of tokens, and lists of them; those of groups stay."""
     return re.sub(r"(groups? [\d, to]*\d)|(\.\.\., )?\d+(, \d+)*", lambda found: found[1] or "", why)

@@ -3,6 +3,10 @@
 A probe is a layout with a few requests that run one after the other, each to its end, in a pool so large that nothing
 is evicted. All prompts are made of few lengths, at and around multiples of the block, so that a boundary that some
 release treats in another way falls between two of them. What is measured is the local hit of each request, in tokens.
+
+They are a fixed catalogue, the same for all releases and stored with the hits of each (docs/releases.json), and a
+server that dies in the middle has the hits before that. How far a user's own layout hits, and why no further, is
+``kvcheck.engines.hit_map``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Which layers a public model has, by its architecture: read from its config.json alone.
 
 One function a family; the table at the end says which architectures are of it. What is not said in a config is what
-the model's code takes then. A new architecture is one entry, or one function and its entries.
+the model's code takes then: sizes are in ``kvcheck.layouts.defaults``, patterns of layers here. A new architecture is
+one entry, or one function and its entries.
 """
 
 from __future__ import annotations
@@ -12,11 +13,19 @@ import msgspec
 
 from kvcheck.files import InputError
 from kvcheck.layouts.layers import DTYPE_BYTES, MOST_LAYERS, Config, Layer, State
+from kvcheck.layouts.presets import CHECKPOINTS_SINCE
+
+GDN_CHECKPOINTS_SINCE, GDN_CHECKPOINT_UNIT = (0, 33), 64
+"""Release since which gated delta nets keep states within a prefill, if FlashInfer does that, and their unit in tokens.
+"""
+KDA_DTYPES_SINCE = (0, 30)
+"""Release since which the type of KDA states can be chosen."""
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
     """What of a server's arguments the sizes of layers depend on. ``drafts``: a step; 0 without a drafter. ``kv_dtype``
-    and the others: as given, "auto" if they were not. ``release``: major and minor number."""
+    and the others: as given, "auto" if they were not. ``gdn_prefill``: the backend that prefills gated delta nets.
+    ``release``: major and minor number."""
 
     tensor_parallel: int = 1
     drafts: int = 0
@@ -24,6 +33,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     kv_dtype: str = "auto"
     conv_dtype: str = "auto"
     state_dtype: str = "auto"
+    gdn_prefill: str = "auto"
     release: tuple[int, int] = (0, 33)
 
     def model_bytes(self, config: Config) -> int:
@@ -88,6 +98,11 @@ def layers_of(config: Config, server: Server) -> list[Layer]:
     return layers
 
 
+def has_gated_delta(config: Config) -> bool:
+    """Whether the model has gated delta nets."""
+    return config.architecture in _GATED_DELTA
+
+
 def mtp_layers(config: Config) -> int:
     """Layers of the drafter that comes with a model (MTP); 1 where the config does not say."""
     return config.number(
@@ -125,22 +140,32 @@ _ATTENTION = ("full_attention", "sliding_attention")
 
 
 def _plain(config: Config, server: Server) -> list[Layer]:
-    """Full attention everywhere, or windows where the config names layers, or one window for all layers.
-
-    A switch (``use_sliding_window``) that is off takes the window away; Qwen models have it off unless they say so.
-    """
+    """Full attention everywhere, or windows where the config names layers, or one window for all layers; one of 0
+    tokens is none."""
     types = config.layer_words("layer_types", allowed=_ATTENTION)
-    window = config.number("sliding_window", default=1) if config.has("sliding_window") else 0
-    if not config.value("use_sliding_window", not config.architecture.startswith("Qwen")):
-        window, types = 0, None
+    window = config.number("sliding_window", default=0, least=0)
     if types is None:
         return [attention(config, server, window)] * config.layers
     return _by_types(config, server, types, window)
 
 
+def _switched(config: Config, server: Server) -> list[Layer]:
+    """Full attention unless the config switches windows on; the servers know them for all layers only.
+
+    Raises:
+        InputError: some layers have windows.
+    """
+    if not config.value("use_sliding_window", False):
+        return [attention(config, server)] * config.layers
+    types = set(config.layer_words("layer_types", allowed=_ATTENTION) or ())
+    if len(types) > 1 or (not types and config.number("max_window_layers", default=0, least=0)):
+        raise InputError(f"windows in some layers of {config.architecture} are not known here (max_window_layers)")
+    return _plain(config, server)
+
+
 def _by_types(config: Config, server: Server, types: list[str], window: int) -> list[Layer]:
     """Windows and full attention, one word a layer."""
-    if "sliding_attention" in types and not window:
+    if "sliding_attention" in types and not config.has("sliding_window"):
         raise InputError("the config has windowed layers and no sliding_window")
     return [attention(config, server, window * (kind == "sliding_attention")) for kind in types]
 
@@ -174,7 +199,7 @@ def _cohere2(config: Config, server: Server) -> list[Layer]:
 
 def _llama4(config: Config, server: Server) -> list[Layer]:
     """Chunks in the layers that have rotary positions: by default three of four."""
-    chunk = config.number("attention_chunk_size", default=1) if config.has("attention_chunk_size") else 0
+    chunk = config.number("attention_chunk_size", default=0, least=0)
     every = config.number("no_rope_layer_interval", default=4)
     rotary = config.numbers("no_rope_layers") or [int((i + 1) % every != 0) for i in range(config.layers)]
     if len(rotary) < config.layers:
@@ -189,9 +214,9 @@ def _mla(config: Config, server: Server) -> list[Layer]:
 # ---- with recurrent layers -------------------------------------------------------------------------------------------
 
 
-def _recurrent(shapes: Sequence[tuple[int, ...]], sizes: tuple[int, ...], checkpoints: bool = False) -> Layer:
+def _recurrent(shapes: Sequence[tuple[int, ...]], sizes: tuple[int, ...], checkpoint_unit: int = 0) -> Layer:
     states = tuple(State(shape, size) for shape, size in zip(shapes, sizes, strict=True))
-    return Layer(kind="mamba", states=states, checkpoints=checkpoints)
+    return Layer(kind="mamba", states=states, checkpoint_unit=checkpoint_unit)
 
 
 def _gated_delta(config: Config, server: Server, dtype: str | None) -> Layer:
@@ -201,7 +226,8 @@ def _gated_delta(config: Config, server: Server, dtype: str | None) -> Layer:
     channels = server.share(2 * keys * key + values * value, "channels")
     kernel = config.number("linear_conv_kernel_dim")
     shapes = [(kernel - 1 + server.drafts, channels), (server.share(values, "value heads"), value, key)]
-    return _recurrent(shapes, server.state_bytes(config, dtype))
+    checkpoints = server.gdn_prefill == "flashinfer" and server.release >= GDN_CHECKPOINTS_SINCE
+    return _recurrent(shapes, server.state_bytes(config, dtype), GDN_CHECKPOINT_UNIT * checkpoints)
 
 
 def _gated_delta_hybrid(config: Config, server: Server) -> list[Layer]:
@@ -216,18 +242,20 @@ def _gated_delta_hybrid(config: Config, server: Server) -> list[Layer]:
 
 
 def _kimi_linear(config: Config, server: Server) -> list[Layer]:
-    """KDA layers, by their numbers from 1 on, and MLA; the recurrent state is kept in 32 bits."""
+    """KDA layers, by their numbers from 1 on, and MLA; the recurrent state is kept in 32 bits, early releases are not
+    told otherwise. Drafts make the state of the convolution longer from 0.27 on."""
     linear = config.value("linear_attn_config")
     if not isinstance(linear, dict):
         raise InputError("the config says nothing of linear_attn_config, which KimiLinearForCausalLM needs")
     own = Config({"architectures": [config.architecture], **linear})
     heads, width = own.number("num_heads"), own.number("head_dim")
-    kernel = own.number("short_conv_kernel_size")
+    kept = own.number("short_conv_kernel_size") - 1 + (server.drafts if server.release >= (0, 27) else 0)
     shapes = [
-        (kernel - 1 + server.drafts, server.share(3 * heads * width, "channels")),
+        (kept, server.share(3 * heads * width, "channels")),
         (server.share(heads, "heads"), width, width),
     ]
-    recurrent = _recurrent(shapes, server.state_bytes(config, "float32"))
+    conv, state = server.state_bytes(config, "float32")
+    recurrent = _recurrent(shapes, (conv, state if server.release >= KDA_DTYPES_SINCE else DTYPE_BYTES["float32"]))
     numbers = own.numbers("kda_layers")
     if numbers is None:
         raise InputError("the config's linear_attn_config says nothing of kda_layers")
@@ -254,16 +282,20 @@ class _Mamba2(msgspec.Struct, frozen=True):
             (self.kernel - 1 + drafts, channels),
             (server.share(self.heads, "heads"), self.head_width, self.state),
         ]
-        return _recurrent(shapes, server.state_bytes(config, dtype), checkpoints=True)
+        return _recurrent(shapes, server.state_bytes(config, dtype), int(server.release >= CHECKPOINTS_SINCE))
 
 
-_LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+_LETTERS = {
+    "M": "mamba", "*": "attention", "-": "mlp", "E": "moe", "linear_attention": "mamba", "full_attention": "attention",
+}  # fmt: skip
+"""Letters, and words that newer configs have, for kinds of layers."""
 
 
 def _nemotron_h(config: Config, server: Server) -> list[Layer]:
     """One letter a layer: M is Mamba-2, * attention, the others keep nothing. The state has 32 bits, unless the config
     says otherwise."""
-    words = config.layer_words("hybrid_override_pattern", "layers_block_type", allowed=[*_LETTERS, *_LETTERS.values()])
+    names = ("hybrid_override_pattern", "layers_block_type", "layer_types")
+    words = config.layer_words(*names, allowed=[*_LETTERS, *_LETTERS.values()])
     if words is None:
         raise InputError(f"the config says nothing of hybrid_override_pattern, which {config.architecture} needs")
     heads, width = config.number("mamba_num_heads"), config.number("mamba_head_dim")
@@ -283,11 +315,13 @@ def _nemotron_h(config: Config, server: Server) -> list[Layer]:
 
 def _named_mamba2(config: Config, server: Server, inner: int) -> Layer:
     """A Mamba-2 layer under the names that several models use; drafts make it longer from 0.32 on."""
+    heads = config.number("mamba_n_heads")
+    width = inner // heads if config.value("mamba_d_head", "auto") == "auto" else config.number("mamba_d_head")
     sizes = _Mamba2(
         inner,
         config.number("mamba_n_groups"),
-        config.number("mamba_n_heads"),
-        config.number("mamba_d_head"),
+        heads,
+        width,
         config.number("mamba_d_state"),
         config.number("mamba_d_conv"),
     )
@@ -308,7 +342,7 @@ def _granite_hybrid(config: Config, server: Server) -> list[Layer]:
 
 def _falcon_h1(config: Config, server: Server) -> list[Layer]:
     """Every layer has both kinds."""
-    expanded = config.number("mamba_expand", default=2) * config.number("hidden_size")
+    expanded = config.number("mamba_expand") * config.number("hidden_size")
     recurrent = _named_mamba2(config, server, config.number("mamba_d_ssm", default=expanded))
     return [attention(config, server), recurrent] * config.layers
 
@@ -316,7 +350,7 @@ def _falcon_h1(config: Config, server: Server) -> list[Layer]:
 def _jamba(config: Config, server: Server) -> list[Layer]:
     """Mamba-1, and attention once in each period."""
     period = config.number("attn_layer_period")
-    offset = config.number("attn_layer_offset", default=4, least=0)
+    offset = config.number("attn_layer_offset", least=0)
     inner = server.share(config.number("mamba_expand") * config.number("hidden_size"), "channels")
     shapes = [(config.number("mamba_d_conv") - 1, inner), (inner, config.number("mamba_d_state"))]
     recurrent = _recurrent(shapes, server.state_bytes(config))
@@ -327,12 +361,14 @@ def _jamba(config: Config, server: Server) -> list[Layer]:
 
 _PLAIN = (
     "LlamaForCausalLM", "InternLM3ForCausalLM", "MistralForCausalLM", "MinistralForCausalLM", "Ministral3ForCausalLM",
-    "Mistral3ForConditionalGeneration", "MixtralForCausalLM", "Qwen2ForCausalLM", "Qwen2MoeForCausalLM",
-    "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
-    "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration", "Phi3ForCausalLM", "PhiMoEForCausalLM",
-    "GemmaForCausalLM", "Glm4ForCausalLM", "Glm4MoeForCausalLM", "GraniteForCausalLM", "GraniteMoeForCausalLM",
-    "OlmoeForCausalLM", "MiniMaxM2ForCausalLM", "SeedOssForCausalLM", "Ernie4_5ForCausalLM", "Ernie4_5_MoeForCausalLM",
-    "CohereForCausalLM",
+    "Mistral3ForConditionalGeneration", "MixtralForCausalLM", "Qwen3VLForConditionalGeneration",
+    "Qwen3VLMoeForConditionalGeneration", "Phi3ForCausalLM", "PhiMoEForCausalLM", "GemmaForCausalLM", "Glm4ForCausalLM",
+    "Glm4MoeForCausalLM", "GraniteForCausalLM", "GraniteMoeForCausalLM", "OlmoeForCausalLM", "MiniMaxM2ForCausalLM",
+    "SeedOssForCausalLM", "Ernie4_5ForCausalLM", "Ernie4_5_MoeForCausalLM", "CohereForCausalLM",
+)  # fmt: skip
+_SWITCHED = (
+    "Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration",
+    "Qwen3ForCausalLM", "Qwen3MoeForCausalLM",
 )  # fmt: skip
 _LATENT = (
     "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration",
@@ -345,6 +381,7 @@ _GATED_DELTA = (
 
 ARCHITECTURES: dict[str, Family] = {
     **dict.fromkeys(_PLAIN, _plain),
+    **dict.fromkeys(_SWITCHED, _switched),
     **dict.fromkeys(_LATENT, _mla),
     **dict.fromkeys(_GATED_DELTA, _gated_delta_hybrid),
     "Gemma2ForCausalLM": _repeating(2),

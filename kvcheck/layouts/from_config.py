@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
@@ -9,10 +10,19 @@ from typing import Annotated, Any, Protocol, TypeVar
 import msgspec
 
 from kvcheck.files import InputError
-from kvcheck.layouts.architectures import ARCHITECTURES, Server, attention, latent_attention, layers_of, mtp_layers
+from kvcheck.layouts.architectures import (
+    ARCHITECTURES,
+    GDN_CHECKPOINTS_SINCE,
+    Server,
+    attention,
+    has_gated_delta,
+    latent_attention,
+    layers_of,
+    mtp_layers,
+)
 from kvcheck.layouts.layers import MOST, Config, Layer
 from kvcheck.layouts.pages import LayerGroup, Sized, grouped, sized
-from kvcheck.layouts.presets import CHECKPOINTS_SINCE, NEWEST, SPARE_BLOCKS
+from kvcheck.layouts.presets import NEWEST, SPARE_BLOCKS
 from kvcheck.layouts.scaling import scaled
 from kvcheck.layouts.server_args import ServerArgs
 from kvcheck.model.layout import EAGLE_FAMILY, NEXT_TOKEN_DRAFTERS, Connector, Drafter, Group, Layout, Method, problems
@@ -155,6 +165,7 @@ class _Plan:
             kv_dtype=words.get("kv-cache-dtype", "auto"),
             conv_dtype=words.get("mamba-cache-dtype", "auto"),
             state_dtype=words.get("mamba-ssm-cache-dtype", "auto"),
+            gdn_prefill=words.get("gdn-prefill-backend", "auto"),
             release=release,
         )
         for words_of, what in (
@@ -199,6 +210,15 @@ class _Plan:
             )
         if args.words.get("mamba-cache-mode") == "all":
             raise InputError("--server-args: --mamba-cache-mode all is not in kvcheck, whose layouts have align alone")
+        if (
+            has_gated_delta(self._config)
+            and self._release >= GDN_CHECKPOINTS_SINCE
+            and "gdn-prefill-backend" not in args.words
+        ):
+            self.notes.append(
+                "on Hopper and Blackwell the server has larger blocks, and keeps states within a prefill: add "
+                "--gdn-prefill-backend flashinfer for these"
+            )
         if "mamba-block-size" in args.numbers:
             self.notes.append("--mamba-block-size counts for nothing: with Mamba align it is the block of attention")
 
@@ -313,24 +333,30 @@ class _Plan:
         """Groups whose layers differ in nothing but their shape get a variant each."""
         made: list[Group] = []
         shapes: dict[Group, list[Layer]] = {}
-        checkpoints = self._release >= CHECKPOINTS_SINCE
         for index, group in enumerate(groups):
             layer = group.spec.layer
-            keeps = int(checkpoints and layer.checkpoints)
             plain = Group(
                 kind=layer.kind,
                 block_size=group.spec.block,
                 window=layer.window,
                 chunk=layer.chunk,
                 speculative_blocks=0 if layer.is_attention else self._server.drafts,
-                checkpoint_blocks=keeps,
-                checkpoint_alignment=1 if keeps else None,
+                checkpoint_blocks=int(layer.checkpoint_unit > 0),
+                checkpoint_alignment=self._checkpoint_alignment(group.spec),
             )
             known = shapes.setdefault(plain, [])
             if layer not in known:
                 known.append(layer)
             made.append(replace(plain, variant=known.index(layer) + 1, eagle=index in marked))
         return tuple(made)
+
+    def _checkpoint_alignment(self, spec: Sized) -> int | None:
+        """Where a prefill may keep a state, in tokens: anywhere, or where hits may end."""
+        unit = spec.layer.checkpoint_unit
+        if unit <= 1:
+            return unit or None
+        matched = self._args.numbers.get("prefix-match-unit")
+        return math.lcm(matched, unit) if matched else spec.block
 
     def _marked(self, groups: Sequence[LayerGroup], specs: Sequence[Sized]) -> tuple[int, ...]:
         """Groups that the release marks as EAGLE groups: see presets."""

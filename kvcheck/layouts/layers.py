@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from kvcheck.files import InputError
+from kvcheck.layouts.defaults import defaults_of
 from kvcheck.model.layout import Kind
 
 DTYPE_BYTES: dict[str, int] = {
@@ -36,8 +37,9 @@ class State(msgspec.Struct, frozen=True):
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """One layer. ``heads``: KV heads on one GPU; ``width``: elements of a head, of MLA its latent; ``element_bytes``:
-    of one of them. ``window`` and ``chunk`` in tokens. ``states``: what a recurrent layer keeps. ``checkpoints``: it
-    can keep a state within a prefill chunk, too (Mamba-2). ``draft``: it belongs to the drafter."""
+    of one of them. ``window`` and ``chunk`` in tokens. ``states``: what a recurrent layer keeps; it can keep one within
+    a prefill chunk, too, after a multiple of ``checkpoint_unit`` tokens (0: it cannot). ``draft``: it belongs to the
+    drafter."""
 
     kind: Kind
     heads: int = 0
@@ -46,7 +48,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 0
     chunk: int = 0
     states: tuple[State, ...] = ()
-    checkpoints: bool = False
+    checkpoint_unit: int = 0
     draft: bool = False
 
     @property
@@ -65,18 +67,11 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
         return sum(state.bytes for state in self.states)
 
 
-_GEMMA3 = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
-_LEFT_OUT: dict[str, dict[str, Any]] = {
-    "Gemma3ForCausalLM": _GEMMA3,
-    "Gemma3ForConditionalGeneration": _GEMMA3,
-}
-"""What the public configs of some models leave out, because it is the default of their configuration class."""
-
-
 class Config:
     """A model's public config.json: typed reading, with one line for what is missing.
 
-    What a multimodal model says of its language model is under ``text_config``; all else is looked for above it.
+    What a multimodal model says of its language model is under ``text_config``; all else is looked for above it, and
+    then among the defaults of its kind. ``null`` is said, and no default takes its place.
     """
 
     def __init__(self, raw: dict[str, Any]) -> None:
@@ -84,7 +79,8 @@ class Config:
         inner = inner if isinstance(inner, dict) else {}
         names = raw.get("architectures") or inner.get("architectures") or []
         self.architecture = str(names[0]) if isinstance(names, list) and names else ""
-        self._values: dict[str, Any] = {**_LEFT_OUT.get(self.architecture, {}), **raw, **inner}
+        defaults = defaults_of(inner.get("model_type") or raw.get("model_type"))
+        self._values: dict[str, Any] = {**defaults, **raw, **inner}
 
     def has(self, name: str) -> bool:
         """Whether it says something there, and not null."""

@@ -6,6 +6,7 @@ block has as many tokens as fill it; a recurrent state is padded to it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -16,8 +17,8 @@ from kvcheck.model.arith import ceil_div
 
 USUAL_BLOCK = 16
 """Tokens of a block where nothing asks for more: the least that the usual attention kernels run."""
-LATENT_UNIT = 128
-"""Blocks of MLA beside recurrent layers are a multiple of this many tokens."""
+LATENT_UNIT, LATENT_UNIT_SINCE = 128, (0, 27)
+"""Blocks of MLA beside recurrent layers are a multiple of this many tokens, from a release on."""
 WINDOWS_TAKE_THE_BLOCK_SINCE = (0, 30)
 """From this release on windowed layers take the block of full attention where their backend can run it."""
 
@@ -54,20 +55,22 @@ def sized(layers: Sequence[Layer], block: int | None, release: tuple[int, int]) 
     Raises:
         InputError: no block holds a recurrent state.
     """
-    primary = _primary_block(layers, block or USUAL_BLOCK)
+    primary = _primary_block(layers, block or USUAL_BLOCK, release)
     own = USUAL_BLOCK if release < WINDOWS_TAKE_THE_BLOCK_SINCE else primary
     return [Sized(layer, own if layer.kind == "sliding_window" else primary) for layer in layers]
 
 
-def _primary_block(layers: Sequence[Layer], block: int) -> int:
-    """The block of full attention: the smallest multiple of the unit whose page holds the largest state."""
+def _primary_block(layers: Sequence[Layer], block: int, release: tuple[int, int]) -> int:
+    """The block of full attention: the smallest multiple of the unit whose page holds the largest state. States that
+    are kept within a prefill are at multiples of a unit, too."""
     state = max((layer.state_bytes for layer in layers if not layer.is_attention), default=0)
     if not state:
         return block
     target = next((layer for layer in layers if layer.is_attention and not layer.draft), None)
     if target is None:
         raise InputError("a model with recurrent layers only has no block size that could be derived")
-    unit = max(block, LATENT_UNIT) if target.kind == "mla" else block
+    unit = max(block, LATENT_UNIT) if target.kind == "mla" and release >= LATENT_UNIT_SINCE else block
+    unit = math.lcm(unit, *(layer.checkpoint_unit or 1 for layer in layers))
     return unit * ceil_div(state, unit * target.token_bytes)
 
 

@@ -27,12 +27,13 @@ def scaled(layout: Layout) -> tuple[Layout, list[str]]:
     """The layout with small sizes, and in words what of its ratios could not be kept."""
     common = math.gcd(*(group.block_size for group in layout.groups))
     units, notes = _units(common, layout.match_unit)
-    scale = _Scale(common, _least(layout, common, units), notes)
+    least = _least(layout, common, units)
+    scale = _Scale(common, least, least // units, notes)
     groups = tuple(scale.group(group) for group in layout.groups)
     small = replace(
         layout,
         groups=groups,
-        match_unit=layout.match_unit and scale.least // units,
+        match_unit=layout.match_unit and scale.unit,
         retention=scale.tokens(layout.retention) if isinstance(layout.retention, int) else layout.retention,
         long_prefill_threshold=0,
     )
@@ -62,10 +63,11 @@ def _least(layout: Layout, common: int, units: int) -> int:
 
 
 class _Scale(msgspec.Struct):
-    """``common`` tokens of the server become ``least`` tokens here."""
+    """``common`` tokens of the server become ``least`` tokens here, and a match unit becomes ``unit`` tokens."""
 
     common: int
     least: int
+    unit: int
     notes: list[str]
 
     def whole_tokens(self, size: int) -> int:
@@ -77,7 +79,7 @@ class _Scale(msgspec.Struct):
         return ceil_div(size * self.least, self.common)
 
     def group(self, group: Group) -> Group:
-        """The group with small sizes. ``checkpoint_alignment`` of one token stays one."""
+        """The group with small sizes. ``checkpoint_alignment`` of one token stays one, others are whole match units."""
         block = self.tokens(group.block_size)
         alignment = group.checkpoint_alignment
         return replace(
@@ -85,7 +87,8 @@ class _Scale(msgspec.Struct):
             block_size=block,
             window=self._reach(group.window, group.block_size, block, "window"),
             chunk=self._reach(group.chunk, group.block_size, block, "chunk"),
-            checkpoint_alignment=alignment and (1 if alignment == 1 else self.tokens(alignment)),
+            checkpoint_alignment=alignment
+            and (1 if alignment == 1 else self.unit * ceil_div(self.tokens(alignment), self.unit)),
         )
 
     def _reach(self, reach: int, real: int, block: int, what: str) -> int:

@@ -24,6 +24,7 @@ _NUMBERS = frozenset({
 })  # fmt: skip
 _WORDS = frozenset({
     "kv-cache-dtype", "dtype", "mamba-cache-dtype", "mamba-ssm-cache-dtype", "mamba-cache-mode", "scheduling-policy",
+    "gdn-prefill-backend",
 })  # fmt: skip
 _DRAFTS = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
 """Keys of ``speculative-config`` that have an option of their own."""

@@ -8,13 +8,14 @@ from itertools import groupby
 from typing import Any
 
 import kvcheck
-from kvcheck.engines.hit_map import Case, Measured, Point, Setup, Stair, reasons, stairs
+from kvcheck.engines.hit_map import Case, Measured, Point, Setup, reasons
 from kvcheck.engines.tally import Undetermined
 from kvcheck.engines.watched import code_and_message
 from kvcheck.files import versioned
 from kvcheck.model.observation import TargetInfo
 from kvcheck.report.campaign_json import resolved, undetermined
 from kvcheck.report.console import Screen
+from kvcheck.report.hit_rows import Row, rows
 
 WIDTH = 20
 """Columns of lengths, and of the longest bar."""
@@ -45,23 +46,30 @@ def show_case(screen: Screen, case: Case, measured: dict[str, Measured]) -> None
     if not base.points:
         screen.line("  no prompts of this kind fit into the longest request")
         return
-    screen.line(f"  {'shared':>{WIDTH}} {'hit':>14} {'possible':>14}")
-    measured_up_to = base.points[0].shared
-    for stair in stairs(base.points, 0 if case.grows else base.granularity):
-        if stair.first.shared > measured_up_to + 1 and not case.grows:
-            gap = _span([measured_up_to + 1, stair.first.shared - 1])
-            screen.line(f"  {gap:>{WIDTH}} {'not measured':>14}", "dim")
-        measured_up_to = stair.last.shared
-        screen.line(_row(stair, base.points[-1].shared), "yellow" if stair.lost else "")
+    told = rows(base.points, base.granularity, case.grows)
+    width = max(WIDTH, *(len(_span_of(row)) for row in told))
+    screen.line(f"  {'shared':>{width}} {'hit':>14} {'possible':>14}")
+    for row in told:
+        if row.points:
+            screen.line(_row(row, width, base.points[-1].shared), "yellow" if row.lost else "")
+        else:
+            screen.line(f"  {_span_of(row):>{width}} {'not measured':>14}", "dim")
     for name, other in others:
         for text in _compared(name, base.points, other):
             screen.line(text, "cyan")
 
 
-def _row(stair: Stair, most: int) -> str:
-    hits, possible = _span([point.hit for point in stair.points]), _span([point.most for point in stair.points])
-    bar = "#" * round(WIDTH * stair.last.hit / max(1, most))
-    return f"  {_lengths(stair.points):>{WIDTH}} {hits:>14} {possible:>14}  {bar:<{WIDTH}}  {_why(stair.points)}"
+def _row(row: Row, width: int, most: int) -> str:
+    hits, possible = _span([point.hit for point in row.points]), _span([point.most for point in row.points])
+    bar = "#" * round(WIDTH * row.points[-1].hit / max(1, most))
+    return f"  {_span_of(row):>{width}} {hits:>14} {possible:>14}  {bar:<{WIDTH}}  {_why(row.points)}"
+
+
+def _span_of(row: Row) -> str:
+    """Of which shared tokens a row is."""
+    part = row.parts[0]
+    span = _lengths(part.points) if part.points else _span([part.first, part.last])
+    return f"{span}, every {row.every} to {row.parts[-1].last}" if row.every else span
 
 
 def _why(points: Sequence[Point]) -> str:

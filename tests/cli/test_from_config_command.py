@@ -48,6 +48,14 @@ def test_the_story_of_the_guide(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.strip() for line in shown[1:]] == told
 
 
+def test_arguments_that_are_given_in_parts_all_count(capsys: pytest.CaptureFixture[str]) -> None:
+    config = str(CONFIGS / "qwen3-next-80b-a3b.json")
+    assert run(["layouts", "from-config", config, "--server-args", "-tp 4", "--server-args", "--port 80"]) == 0
+    told = capsys.readouterr().err
+    assert "group    mamba 272: 12 layers" in told
+    assert "--port 80" in told
+
+
 def test_the_model_of_a_release_resolves_as_that_release(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config = str(CONFIGS / "nemotron-h-8b.json")
     kept = {}

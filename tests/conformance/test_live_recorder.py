@@ -68,6 +68,11 @@ def judged(file: Path, version: str = "0.33.0") -> tuple[str, list[str]]:
     return result.undetermined, [violation.invariant for violation in result.violations]
 
 
+def test_what_the_subclass_of_a_scheduler_has_is_among_its_settings(tmp_path: Path) -> None:
+    settings = read_recording(served(tmp_path, "shutdown", passes=2)).opened.settings
+    assert (settings["scheduler.pp_size"], settings["scheduler._spec_token_placeholders"]) == (1, "set")
+
+
 def test_a_served_load_passes_and_no_text_is_written(tmp_path: Path) -> None:
     file = served(tmp_path, "shutdown")
     text = file.read_text()

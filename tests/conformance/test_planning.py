@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from releases import output_of, release
 
+from kvcheck.layouts.architectures import Server, layers_of
+from kvcheck.layouts.defaults import DEFAULTS
 from kvcheck.layouts.from_config import derive, own_grouping, read_config
+from kvcheck.layouts.layers import Config
 from kvcheck.layouts.pages import LayerGroup, Sized
 from kvcheck.layouts.server_args import parse_server_args
 from kvcheck.targets.vllm.release import KNOWN_RELEASES
@@ -25,6 +30,7 @@ ARGS = (
 DERIVE = """
     import json
     import sys
+    import warnings
     from pathlib import Path
     from kvcheck.files import InputError
     from kvcheck.layouts.from_config import derive, read_config
@@ -33,6 +39,8 @@ DERIVE = """
     from kvcheck.targets.vllm.release import resolve
 
     spec, mode, folder, *arguments = sys.argv[1:]
+    if mode == "full":
+        warnings.simplefilter("ignore")  # those of vLLM's dependencies
     found = resolve(spec, mode=mode)
     planner = Planner(found)
     release = tuple(map(int, found.version.split(".")[:2]))
@@ -69,14 +77,51 @@ def test_releases_make_the_groups_that_are_derived(version: str) -> None:
 
 
 @pytest.mark.release
-def test_the_release_says_the_same_of_heads_and_states() -> None:
+@pytest.mark.parametrize("version", KNOWN_RELEASES)
+def test_releases_say_the_same_of_heads_and_states(version: str) -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("vLLM's dependencies are not installed: pip install 'kvcheck[vllm]'")
-    release("0.33.0", "full")
-    told = compared("vllm==0.33.0", "full", "")
+    release(version, "full")
+    told = compared(f"vllm=={version}", "full", *ARGS[:4])
     assert [one for one in told if one[2] is not True or "configuration code" in str(one[3])] == []
     asked = [one for one in told if "own derivation" not in str(one[3])]
     assert {"jamba-v0.1", "nemotron-h-8b", "granite-4.0-h-small", "falcon-h1-34b"} <= {str(one[0]) for one in asked}
+
+
+def configuration_classes() -> Any:
+    return pytest.importorskip("transformers.models.auto.configuration_auto").CONFIG_MAPPING
+
+
+def test_defaults_are_those_of_the_configuration_classes() -> None:
+    classes = configuration_classes()
+    parameters = {name: inspect.signature(classes[name]).parameters for name in DEFAULTS}
+    assert {
+        name: {field: parameters[name][field].default for field in row} for name, row in DEFAULTS.items()
+    } == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture"),
+    [
+        ("gemma2", "Gemma2ForCausalLM"),
+        ("gemma3_text", "Gemma3ForCausalLM"),
+        ("gpt_oss", "GptOssForCausalLM"),
+        ("cohere2", "Cohere2ForCausalLM"),
+        ("llama4_text", "Llama4ForCausalLM"),
+        ("ministral", "MinistralForCausalLM"),
+        ("qwen2", "Qwen2ForCausalLM"),
+        ("qwen3_next", "Qwen3NextForCausalLM"),
+        ("qwen3_5_text", "Qwen3_5ForCausalLM"),
+        ("jamba", "JambaForCausalLM"),
+    ],
+)
+def test_layers_that_are_not_listed_are_those_of_the_configuration_class(kind: str, architecture: str) -> None:
+    made = configuration_classes()[kind](num_hidden_layers=27)
+    words = {"full_attention": "full", "chunked_attention": "chunked_local", "linear_attention": "mamba"}
+    theirs = [words.get(word, "sliding_window") for word in made.layer_types]
+    said = {"num_hidden_layers": 27, "hidden_size": 4096, "num_attention_heads": 32}
+    config = Config({**said, "architectures": [architecture], "model_type": kind})
+    assert [layer.kind for layer in layers_of(config, Server())] == theirs
 
 
 def test_another_derivation_would_be_noticed() -> None:

@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 
 from kvcheck.files import InputError
+from kvcheck.layouts.architectures import Server, layers_of
 from kvcheck.layouts.from_config import Derived, derive, read_config
+from kvcheck.layouts.layers import Config
 from kvcheck.layouts.presets import PRESETS
 from kvcheck.layouts.server_args import parse_server_args
 from kvcheck.model.layout import Layout, problems
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 MTP = '--speculative-config \'{"method": "mtp", "num_speculative_tokens": 2}\''
+FLASHINFER = "--gdn-prefill-backend flashinfer"
 EAGLE = "-sc.method eagle3 -sc.num_speculative_tokens 3"
 
 GROUPS: dict[str, list[tuple[str, int, int, int]]] = {
@@ -66,12 +69,45 @@ def changed(name: str, **fields: Any) -> dict[str, Any]:
     return {key: value for key, value in {**raw, **fields}.items() if value != "gone"}
 
 
+HOPPER = (
+    "on Hopper and Blackwell the server has larger blocks, and keeps states within a prefill: add "
+    "--gdn-prefill-backend flashinfer for these"
+)
 KDA = {"num_heads": 32, "head_dim": 128, "short_conv_kernel_size": 4}
 
 
 def groups_of(found: Derived) -> list[tuple[str, int, int, int]]:
     pairs = zip(found.real.groups, found.layers, strict=True)
     return [(g.kind, layers, g.block_size, g.window or g.chunk) for g, layers in pairs]
+
+
+LEFT_OUT: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
+    ("llama-3.1-8b", ("head_dim",), {}),
+    ("qwen2.5-7b", ("use_sliding_window", "sliding_window", "max_window_layers"), {}),
+    ("mistral-7b-v0.1", ("num_key_value_heads", "sliding_window"), {}),
+    ("gpt-oss-20b", ("num_key_value_heads", "head_dim", "sliding_window", "layer_types"), {}),
+    ("llama-4-scout", ("num_attention_heads", "head_dim", "attention_chunk_size", "no_rope_layers"), {}),
+    ("qwen3-next-80b-a3b", ("head_dim", "num_key_value_heads", "full_attention_interval", "layer_types"), {}),
+    ("qwen3.5-35b-a3b", ("head_dim", "hidden_size", "num_attention_heads", "layer_types"), {}),
+    ("granite-4.0-h-small", ("mamba_expand", "mamba_d_head"), {}),
+    ("falcon-h1-34b", ("mamba_expand", "mamba_d_head"), {}),
+    ("jamba-v0.1", ("num_key_value_heads", "attn_layer_period", "attn_layer_offset", "mamba_expand"), {}),
+    ("nemotron-h-8b", ("num_key_value_heads", "head_dim", "n_groups", "conv_kernel"), {}),
+    ("gemma-3-27b", ("head_dim", "num_attention_heads"), {"head_dim": 256, "num_attention_heads": 8}),
+    ("gemma-3-27b", ("num_key_value_heads", "sliding_window"), {"num_key_value_heads": 4, "sliding_window": 4096}),
+    ("falcon-h1-34b", ("mamba_d_ssm", "mamba_d_head"), {"mamba_d_ssm": 1024, "mamba_d_head": 32}),
+]
+"""What a config leaves out, and what it says instead where that is not what the model has."""
+
+
+def with_fields(name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """A config with other fields, in its language model if it has one; "gone": without it."""
+    raw = read_config(CONFIGS / f"{name}.json")
+    inner = raw.get("text_config", raw)
+    inner.update(fields)
+    for key in [key for key, value in inner.items() if value == "gone"]:
+        del inner[key]
+    return raw
 
 
 def test_every_config_is_looked_at() -> None:
@@ -83,6 +119,39 @@ def test_the_groups_of_public_models(name: str) -> None:
     assert groups_of(derived(name)) == GROUPS[name]
 
 
+@pytest.mark.parametrize(("name", "left_out", "said"), LEFT_OUT)
+def test_what_a_config_leaves_out_is_what_its_class_takes(
+    name: str, left_out: tuple[str, ...], said: dict[str, Any]
+) -> None:
+    found = derive(with_fields(name, dict.fromkeys(left_out, "gone")), parse_server_args(""))
+    assert found == derive(with_fields(name, said), parse_server_args(""))
+
+
+def test_a_default_does_not_stand_for_what_is_said() -> None:
+    """Null is said: no window, no chunks, as many KV heads as heads."""
+    for name, fields, kinds in (
+        ("mistral-7b-v0.1", {"sliding_window": None}, {"full"}),
+        ("mistral-7b-v0.1", {"sliding_window": 0}, {"full"}),
+        ("llama-4-scout", {"attention_chunk_size": None}, {"full"}),
+        ("qwen2.5-7b", {"use_sliding_window": True, "max_window_layers": 0}, {"sliding_window"}),
+        ("llama-3.1-8b", {"use_sliding_window": False, "sliding_window": 64}, {"sliding_window"}),
+    ):
+        found = derive(with_fields(name, fields), parse_server_args(""))
+        assert {group.kind for group in found.real.groups} == kinds, (name, fields)
+    heads = derive(with_fields("jamba-v0.1", {"num_key_value_heads": None}), parse_server_args(""))
+    assert {group.block_size for group in heads.real.groups} == {32}
+
+
+def test_a_language_model_within_has_the_defaults_of_its_own_kind() -> None:
+    """Mistral has a window unless the config says null; a later kind of the same name has none."""
+    sizes = {"hidden_size": 4096, "num_hidden_layers": 4, "num_attention_heads": 32}
+    outer = {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3"}
+    for kind, window in (("mistral", 4096), ("ministral3", 0), (None, 4096)):
+        inner = {**sizes, **({"model_type": kind} if kind else {})}
+        found = derive({**outer, "text_config": inner}, parse_server_args(""))
+        assert [group.window for group in found.real.groups] == [window], kind
+
+
 @pytest.mark.parametrize(
     ("name", "args", "block"),
     [
@@ -90,7 +159,10 @@ def test_the_groups_of_public_models(name: str) -> None:
         ("qwen3-next-80b-a3b", "--tensor-parallel-size=4", 272),
         ("qwen3-next-80b-a3b", MTP, 560),
         ("qwen3-next-80b-a3b", "--kv-cache-dtype fp8", 1072),
+        ("qwen3-next-80b-a3b", FLASHINFER, 576),
+        ("qwen3-next-80b-a3b", "--gdn-prefill-backend triton", 544),
         ("kimi-linear-48b-a3b", "-tp 4", 512),
+        ("kimi-linear-48b-a3b", "--mamba-ssm-cache-dtype bfloat16", 1024),
         ("nemotron-h-8b", "--mamba-ssm-cache-dtype float16", 528),
         ("deepseek-v3", "--block-size 64", 64),
     ],
@@ -183,11 +255,51 @@ def test_early_releases_want_steps_of_a_whole_block_of_states() -> None:
     assert layout.token_budget < layout.mamba_block
 
 
+@pytest.mark.parametrize(("name", "since"), [("kimi-linear-48b-a3b", 27), ("falcon-h1-34b", 32)])
+def test_drafts_make_states_longer_since_some_release(name: str, since: int) -> None:
+    longer = {}
+    for minor in (since - 1, since):
+        server = Server(drafts=2, release=(0, minor))
+        layer = next(one for one in layers_of(Config(changed(name)), server) if one.kind == "mamba")
+        longer[minor] = layer.states[0].shape[0]
+    assert longer == {since - 1: 3, since: 5}
+
+
+@pytest.mark.parametrize(
+    ("args", "real", "small"),
+    [
+        (FLASHINFER, (576, 576), (8, 8)),
+        (f"{FLASHINFER} --prefix-match-unit 16", (576, 64), (12, 2)),
+        (f"{FLASHINFER} --prefix-match-unit 96", (576, 192), (12, 4)),
+    ],
+)
+def test_states_within_a_prefill_are_kept_where_hits_may_end(
+    args: str, real: tuple[int, int], small: tuple[int, int]
+) -> None:
+    found = derived("qwen3-next-80b-a3b", args)
+    for layout, sizes in ((found.real, real), (found.layout, small)):
+        group = layout.groups[0]
+        assert (group.checkpoint_blocks, group.block_size, group.checkpoint_alignment) == (1, *sizes)
+        assert sizes[1] % layout.hash_block == 0
+    assert HOPPER not in found.notes
+
+
+def test_gated_delta_nets_keep_no_states_within_a_prefill_in_early_releases() -> None:
+    group = derived("qwen3-next-80b-a3b", FLASHINFER, (0, 32)).real.groups[0]
+    assert (group.block_size, group.checkpoint_blocks) == (544, 0)
+
+
+def test_early_releases_have_smaller_blocks_of_latents_and_one_type_of_kda_states() -> None:
+    args = "--mamba-ssm-cache-dtype bfloat16"
+    assert {g.block_size for g in derived("kimi-linear-48b-a3b", release=(0, 26)).real.groups} == {1888}
+    assert {g.block_size for g in derived("kimi-linear-48b-a3b", args, (0, 29)).real.groups} == {1920}
+
+
 def test_what_was_lost_in_scaling_is_told() -> None:
     assert derived("gpt-oss-20b").notes == ()
     assert derived("gemma-3-27b").notes == ("the window of 1024 tokens is 64 blocks, 16 here",)
     found = derived("qwen3-next-80b-a3b", "--prefix-match-unit 16")
-    assert found.notes == ("544 tokens are 34 match units, 4 here",)
+    assert found.notes == (HOPPER, "544 tokens are 34 match units, 4 here")
     assert (found.layout.groups[0].block_size, found.layout.match_unit) == (8, 2)
 
 
@@ -229,6 +341,10 @@ def test_the_arguments_reach_the_layout() -> None:
     [
         ("--seed 3 --port=80 -dp 2", "not looked at, no layout depends on it: --seed 3 --port=80 -dp 2"),
         ("--no-enable-chunked-prefill", "the layout does not say what this changes: --no-enable-chunked-prefill"),
+        (
+            "--additional-config {} --kda-prefill-backend x",
+            "the layout does not say what this changes: --additional-config {} --kda-prefill-backend x",
+        ),
         ("--blocksize 32", "not known here, taken to change nothing (is it misspelt?): --blocksize 32"),
         (
             "--prefix-match-units 16 -tp 1",
@@ -309,10 +425,15 @@ def test_a_drafter_has_the_layers_of_its_own_config(tmp_path: Path) -> None:
         (changed("falcon-h1-34b", mamba_expand=[2]), r"mamba_expand is \[2\], not a whole number"),
         (changed("falcon-h1-34b", mamba_expand={}), "mamba_expand is {}, not a whole number"),
         (changed("nemotron-h-8b", hybrid_override_pattern="-" * 52), "no layer of this model keeps anything"),
-        (changed("gpt-oss-20b", sliding_window="gone"), "nothing of sliding_window"),
-        (changed("qwen3-next-80b-a3b", linear_num_key_heads="gone"), "nothing of linear_num_key_heads"),
+        (changed("gpt-oss-20b", sliding_window=None), "nothing of sliding_window"),
+        (changed("qwen3-next-80b-a3b", linear_num_key_heads=None), "nothing of linear_num_key_heads"),
         (changed("kimi-linear-48b-a3b", linear_attn_config=3), "linear_attn_config"),
         (changed("nemotron-h-8b", hybrid_override_pattern="gone"), "hybrid_override_pattern"),
+        (changed("qwen2.5-7b", use_sliding_window=True), "windows in some layers of Qwen2ForCausalLM"),
+        (
+            changed("qwen2.5-7b", use_sliding_window=True, layer_types=["full_attention", "sliding_attention"] * 14),
+            "windows in some layers of Qwen2ForCausalLM",
+        ),
         (changed("llama-3.1-8b", torch_dtype="int3"), "'int3' is not known"),
         (changed("llama-3.1-8b", layer_types=["odd"] * 32), "layers of type odd"),
         (changed("llama-3.1-8b", layer_types=5), "layer_types is no list of words"),

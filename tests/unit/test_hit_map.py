@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from kvcheck.engines.hit_map import BY_NAME, CASES, Measured, Point, Question, m
 from kvcheck.layouts.changes import changed
 from kvcheck.layouts.presets import PRESETS
 from kvcheck.model.layout import Drafter, Group, Layout, validate
+from kvcheck.report.hit_rows import rows
 from kvcheck.targets.loading import load_target
 
 MODEL = load_target("model")
@@ -261,6 +263,73 @@ def test_no_stair_goes_on_over_a_boundary_that_was_not_measured() -> None:
     points = [Point(at, at, 0, 0, "none") for at in (1, 3, 5, 6, 10)]
     spans = [(stair.first.shared, stair.last.shared) for stair in stairs(points, unit=2)]
     assert spans == [(1, 6), (10, 10)]
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+def told(points: list[Point], unit: int = 0, grows: bool = False) -> list[tuple[int, int, int, int]]:
+    """Of each row: the first part's lengths, how far apart the parts are, and where the last one ends."""
+    return [(row.parts[0].first, row.parts[0].last, row.every, row.parts[-1].last) for row in rows(points, unit, grows)]
+
+
+def repeating(times: int) -> list[Point]:
+    """Blocks of four tokens: two lengths that hit all they can, one that lacks a state, one that has no key."""
+    return [
+        Point(4 * block + at, 0, *rest)
+        for block in range(1, times + 1)
+        for at, rest in enumerate(
+            (
+                (4 * block, 4 * block, "unit"),
+                (4 * block, 4 * block, "unit"),
+                (4 * block, 4 * block + 2, f"no state after {4 * block + 2}"),
+                (4 * block, 4 * block + 2, f"{4 * block + 2} is inside a block"),
+            )
+        )
+    ]
+
+
+def test_a_group_of_rows_that_comes_again_is_told_once() -> None:
+    assert told(repeating(3)) == [(4, 5, 4, 13), (6, 6, 4, 14), (7, 7, 4, 15)]
+    assert told(repeating(2)) == [(4, 5, 4, 9), (6, 6, 4, 10), (7, 7, 4, 11)]
+    assert told(repeating(1)) == [(4, 5, 0, 5), (6, 6, 0, 6), (7, 7, 0, 7)]
+    assert told(repeating(3)[:-1]) == [(4, 5, 4, 13), (6, 6, 4, 14), (7, 7, 4, 11)]
+
+
+def test_what_was_not_measured_comes_again_too() -> None:
+    points = [Point(at + side, 0, 0, 0, "none") for at in (10, 20, 30, 40) for side in (0, 1)]
+    assert told(points, unit=2) == [(10, 11, 10, 41), (12, 19, 10, 39)]
+    assert told(points, unit=2, grows=True) == [(10, 41, 0, 41)]
+
+
+@pytest.mark.parametrize("change", [{"hit": 1}, {"most": 15}, {"why": "something else"}, {"hit": 0}])
+def test_what_is_not_quite_the_same_is_a_row_of_its_own(change: dict[str, Any]) -> None:
+    points = repeating(3)
+    points[10] = replace(points[10], **change)
+    assert len(told(points)) > len(told(repeating(3)))
+
+
+def test_rows_lose_nothing() -> None:
+    """From the first part of a row, its distance and its end, all its parts can be told."""
+    rng = random.Random(1)
+    for _ in range(300):
+        points = []
+        for at in range(1, rng.randint(2, 60)):
+            most = at - at % 2
+            hit = rng.choice((0, most, most, most - most % 8))
+            points.append(Point(at, at, hit, most, rng.choice(("one", "two")) if hit < most else "unit"))
+        points = [point for point in points if rng.random() < 0.95]
+        found = rows(points, 2, grows=False)
+        parts = sorted((part for row in found for part in row.parts), key=lambda part: part.first)
+        assert [point for part in parts for point in part.points] == points
+        for row in found:
+            pairs = list(zip(row.parts, row.parts[1:], strict=False))
+            assert {b.first - a.first for a, b in pairs} | {b.last - a.last for a, b in pairs} <= {row.every}
+            steps = [
+                [(b.hit - a.hit, b.most - a.most) for a, b in zip(x.points, y.points, strict=True)] for x, y in pairs
+            ]
+            assert all(step == steps[0] for step in steps)
+            assert len({step for one in steps for step in one}) <= 1
 
 
 # ---- changes of a layout ---------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from kvcheck.targets.recording import (
     read_recording,
     tokens_of,
 )
-from kvcheck.targets.vllm import live_layout
+from kvcheck.targets.vllm import live_layout, plugin
 from kvcheck.targets.vllm.identities import Identities
 from kvcheck.targets.vllm.live import AtOnce, LiveRecorder
 from kvcheck.targets.vllm.plugin import FileSink, Writer, record_schedulers
@@ -108,13 +108,13 @@ def test_the_variable_is_a_name(value: str, file: str) -> None:
     code = """
         import sys, types
         from kvcheck.targets.vllm import plugin
-        module = types.SimpleNamespace(Scheduler="Scheduler")
+        module = types.SimpleNamespace(Scheduler="Scheduler", AsyncScheduler="AsyncScheduler")
         sys.modules.update({f"vllm{name}": module for name in ("", ".v1", ".v1.core", ".v1.core.sched")})
-        sys.modules["vllm.v1.core.sched.scheduler"] = module
+        sys.modules["vllm.v1.core.sched.scheduler"] = sys.modules["vllm.v1.core.sched.async_scheduler"] = module
         plugin.record_schedulers = print
         plugin.register()
     """
-    assert output_of(code, PYTHONPATH=str(PROJECT), KVCHECK_RECORD=value).strip() == f"Scheduler {file}"
+    assert output_of(code, PYTHONPATH=str(PROJECT), KVCHECK_RECORD=value).strip() == f"{file} Scheduler AsyncScheduler"
 
 
 def test_what_can_wait_is_done_in_order() -> None:
@@ -406,7 +406,7 @@ def test_a_scheduler_without_a_method_that_is_hooked_is_left_as_it_is(
 ) -> None:
     monkeypatch.delattr(owner, name)
     kind = type("Recorded", (Scheduler,), {})
-    record_schedulers(kind, tmp_path / "r")
+    record_schedulers(tmp_path / "r", kind)
     with caplog.at_level(logging.WARNING):
         scheduler = kind()
     assert list(vars(scheduler)) == ["kv_cache_manager"]
@@ -415,6 +415,30 @@ def test_a_scheduler_without_a_method_that_is_hooked_is_left_as_it_is(
     assert found.undetermined.startswith("outside: its scheduler is not known here")
     assert name in found.undetermined
     assert f"nothing is recorded: {found.undetermined.removeprefix('outside: ')}" in caplog.text
+
+
+def test_a_scheduler_is_looked_at_when_its_subclass_has_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, and again where the first attempt to make it failed."""
+    base = type("Base", (Scheduler,), {})
+
+    class Later(base):  # type: ignore[misc, valid-type]
+        def __init__(self, fail: bool = False) -> None:
+            super().__init__()
+            if fail:
+                raise ValueError("no")
+            self.set_later = True
+
+    seen: list[bool] = []
+    monkeypatch.setattr(plugin, "start", lambda scheduler, _: seen.append(hasattr(scheduler, "set_later")))
+    for _ in range(2):
+        record_schedulers(tmp_path / "r", base, Later)
+    with pytest.raises(ValueError, match="no"):
+        Later(fail=True)
+    Later()
+    base()
+    assert seen == [True, False]
 
 
 class Waiting(AtOnce):

@@ -58,7 +58,7 @@ def show(name: str, release: str | None) -> int:
 @click.option(
     "--server-args",
     metavar="TEXT",
-    default="",
+    multiple=True,
     help="Arguments of the server, as on its command line: \"-tp 8 --speculative-config '{...}'\".",
 )
 @target_option(DEFAULT_TARGET, note=" A release's own code makes the groups; the model stands for the newest release.")
@@ -71,11 +71,11 @@ def show(name: str, release: str | None) -> int:
     show_default=True,
     help=f"Where to write the layout ({STDOUT}: to stdout).",
 )
-def from_config(config: Path, server_args: str, target: str, full_size: bool, json_file: str) -> int:
+def from_config(config: Path, server_args: tuple[str, ...], target: str, full_size: bool, json_file: str) -> int:
     """Print the layout that a public model's config.json and a server's arguments lead to."""
     screen = screen_for(json_file, False, config)
     raw = read_config(config)
-    args = parse_server_args(server_args)
+    args = parse_server_args(" ".join(server_args))
     found = derive(raw, args, release_of(describe(target).version), full_size, load_planner(target))
     explain(screen, found, target)
     write_report(json_file, msgspec.to_builtins(versioned(found.layout)))

@@ -163,7 +163,8 @@ def target_of_version(path: Path, version: str) -> str:
     release = version.partition("+")[0]
     if not re.fullmatch(r"\d+\.\d+\.\d+(\.post\d+)?", release):
         raise InputError(
-            f"{path}: recorded from vLLM {version or 'of no known version'}: name its sources (--target path:DIR)"
+            f"{path}: recorded from vLLM {version or 'of no known version'}: name what it was (--target vllm==X.Y.Z), "
+            "or its sources (--target path:DIR)"
         )
     return f"vllm=={release}"
 

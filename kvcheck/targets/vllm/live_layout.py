@@ -105,7 +105,7 @@ def _attributes(thing: object) -> Iterator[tuple[str, Any]]:
 
 def differing(live: dict[str, Setting], made: dict[str, Setting]) -> list[str]:
     """Where a server that was made from a layout is not what the live one was. What only the one made has says
-    nothing: it has hooks of its own, and the live one was looked at before its subclass had made all it has."""
+    nothing: it has hooks of its own."""
     absent = "absent"
     pairs = ((name, live[name], made.get(name, absent)) for name in sorted(live))
     return [f"{name} is {theirs} and not {ours}" for name, theirs, ours in pairs if theirs != ours]

@@ -68,7 +68,7 @@ def _state_shapes(model: Any, parallel: Any, drafts: int) -> tuple[tuple[tuple[i
             parallel_config=parallel,
             speculative_config=SimpleNamespace(num_speculative_tokens=drafts) if drafts else None,
             num_speculative_tokens=drafts,
-            cache_config=SimpleNamespace(use_replayssm=False),
+            cache_config=importlib.import_module("vllm.config").CacheConfig(),
         )
         shapes = made.get_mamba_state_shape_from_config(engine)
     except Exception as error:  # noqa: BLE001  whatever a model's code needs and does not find

@@ -37,27 +37,42 @@ def register() -> None:
     """The entry point of the group `vllm.general_plugins`."""
     name = os.environ.get(VARIABLE)
     if name:
+        from vllm.v1.core.sched.async_scheduler import AsyncScheduler
         from vllm.v1.core.sched.scheduler import Scheduler
 
-        record_schedulers(Scheduler, Path(name, NAME) if name.endswith(os.sep) else Path(name))
+        path = Path(name, NAME) if name.endswith(os.sep) else Path(name)
+        record_schedulers(path, Scheduler, AsyncScheduler)
 
 
-def record_schedulers(scheduler_class: Any, path: Path) -> None:
-    """Record each scheduler that is made from now on. Once for a class, however often it is called."""
-    make = scheduler_class.__init__
-    if hasattr(make, "recorded"):
-        return
+def record_schedulers(path: Path, *scheduler_classes: Any) -> None:
+    """Record each scheduler that is made from now on, as soon as all of these classes that it is of have made it. Once
+    for a class, however often it is called."""
+    making: set[int] = set()
+    for kind in scheduler_classes:
+        if not hasattr(kind.__init__, "recorded"):
+            kind.__init__ = _recording(kind.__init__, making, path)
+
+
+def _recording(make: Callable[..., None], making: set[int], path: Path) -> Callable[..., None]:
+    """What makes a scheduler, with the recorder begun at its end; not if a subclass goes on then (``making``)."""
 
     @functools.wraps(make)
     def made(scheduler: Any, *args: Any, **kwargs: Any) -> None:
-        make(scheduler, *args, **kwargs)
+        if id(scheduler) in making:
+            make(scheduler, *args, **kwargs)
+            return
+        making.add(id(scheduler))
+        try:
+            make(scheduler, *args, **kwargs)
+        finally:
+            making.remove(id(scheduler))
         try:
             start(scheduler, path)
         except Exception as error:  # noqa: BLE001  a server that cannot be recorded must serve all the same
             log.warning("nothing is recorded: %s: %s", type(error).__name__, error)
 
     made.recorded = True  # type: ignore[attr-defined]
-    scheduler_class.__init__ = made
+    return made
 
 
 def start(scheduler: Any, path: Path) -> None:
