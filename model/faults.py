@@ -453,6 +453,11 @@ def faults_on(names: Iterable[str]) -> Faults:
     return Faults(**dict.fromkeys(wanted, True))
 
 
+def names_of(faults: Faults) -> list[str]:
+    """Which of them are on."""
+    return [name for name in FAULTS if getattr(faults, name.replace("-", "_"))]
+
+
 def of_release(version: str) -> list[str]:
     """All faults of one of the releases that were looked at, as users write them.
 

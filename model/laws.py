@@ -218,12 +218,12 @@ def replay_with_drop(prompt: int, scheduler_block: int) -> int:
 
 def state_at_segment(column: int, block: int, segment: int) -> bool:
     """Mamba: whether this column's state is at a multiple of ``segment`` (R5.6.5)."""
-    return aligned((column + 1) * block, segment)
+    return aligned(block * (column + 1), segment)
 
 
 def state_at_boundary(column: int, block: int, boundary: int, scheduler_block: int) -> bool:
     """Mamba: whether this column's state is at the rounded boundary (R5.6.4, R5.6.6, R5.6.7)."""
-    return equal((column + 1) * block, round_down(boundary, scheduler_block))
+    return equal(block * (column + 1), round_down(boundary, scheduler_block))
 
 
 # ---- connector (R7) --------------------------------------------------------------------------------------------------

@@ -41,12 +41,14 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct):
-    """What came of one scope. ``bytes_a_state``: memory that grew with the states. ``unreached``: situations that the
-    layout allows and that never came up. ``undetermined``: why nothing can be said, if so."""
+    """What came of one scope. ``left``: states that were seen and not looked into. ``bytes_a_state``: memory that grew
+    with the states. ``unreached``: situations that the layout allows and that no order of events leads to, known of a
+    complete search only. ``undetermined``: why nothing can be said, if so."""
 
     scope: str
     undetermined: str = ""
     complete: bool = False
+    left: int = 0
     states: int = 0
     transitions: int = 0
     depth: int = 0
@@ -100,7 +102,10 @@ def _explore_server(name: str, scope: ServerScope, spec: str, goes_on: GoesOn) -
     if explored.cycle is not None and not explored.found:
         result.shown.append(_going_round(scope, spec, *explored.cycle, goes_on))
     result.witnesses = {one.name: server.witnesses[one.name] for one in server.situations}
-    result.unreached = tuple([one.name for one in server.situations if not server.witnesses[one.name]])
+    if result.complete:
+        result.unreached = tuple([one.name for one in server.situations if not server.witnesses[one.name]])
+        if missed := set(scope.reaches).intersection(result.unreached):
+            result.undetermined = f"no order of events leads to what it is made for: {', '.join(sorted(missed))}"
     return result
 
 
@@ -108,6 +113,7 @@ def _result(name: str, explored: Explored[Any], before: int) -> Result:
     return Result(
         scope=name,
         complete=explored.complete,
+        left=explored.left,
         states=explored.states,
         transitions=explored.transitions,
         depth=explored.depth,

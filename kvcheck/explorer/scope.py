@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -10,6 +11,7 @@ import msgspec
 import kvcheck.model
 from kvcheck.explorer.pool import PoolLayout
 from kvcheck.files import InputError, action_problem, read_as
+from kvcheck.invariants.witnesses import possible_witnesses
 from kvcheck.model.actions import Arrive, is_acceptable
 from kvcheck.model.faults import FAULTS
 from kvcheck.model.layout import Layout, problems
@@ -32,7 +34,8 @@ class ServerScope(
 
     ``also``: what may happen besides arrivals, passes and completions: any number of drafts is accepted, any cached
     prefix is evicted, any request is aborted, any transfer ends, the cache is reset. ``in_order``: requests come in the
-    order given. ``kills``: faults that a search of this scope finds.
+    order given. ``kills``: faults that a search of this scope finds. ``reaches``: situations (see kvcheck witnesses)
+    that some order of events must lead to, or the search has not seen what it is made for.
     """
 
     what: str
@@ -41,6 +44,7 @@ class ServerScope(
     also: tuple[Also, ...] = ()
     in_order: bool = False
     kills: tuple[str, ...] = ()
+    reaches: tuple[str, ...] = ()
     version: int = 1
 
 
@@ -92,21 +96,33 @@ def scope_of(text: str) -> Scope:
 def _problems(scope: Scope) -> list[str]:
     if isinstance(scope, PoolScope):
         sizes = (scope.pool.blocks - 1, scope.pool.requests, scope.pool.columns)
-        return [] if all(0 < size < 250 for size in sizes) else ["a pool has 1 to 249 blocks, requests and columns"]
+        told = "a pool has 2 to 250 blocks, the null block among them, and 1 to 249 requests and columns"
+        return [] if all(0 < size < 250 for size in sizes) else [told]
     found = problems(scope.layout)
     labels = [request.label for request in scope.requests]
-    if len(set(labels)) < len(labels) or not labels:
-        found.append("there are no requests, or two of one label")
+    if not labels:
+        found.append("there are no requests")
+    if twice := [*_twice(labels), *_twice(scope.also)]:
+        found.append(f"{', '.join(twice)}: there twice")
+    situations = {one.name for one in possible_witnesses(scope.layout)}
+    found += [f"reaches {name}: this layout has no such situation" for name in scope.reaches if name not in situations]
     for request in scope.requests:
         if problem := action_problem(request):
             found.append(f"request {request.label!r}: {problem}")
         elif not is_acceptable(request, scope.layout.max_model_len):
-            found.append(f"no server would accept request {request.label!r}")
+            found.append(
+                f"no server would accept request {request.label!r}: it has a label, and 1 to "
+                f"{scope.layout.max_model_len - 1} tokens here, and at least 1 more to come"
+            )
     if any(request.session for request in scope.requests):
         found.append("sessions are not explored")
     if scope.layout.events:
         found.append("mirrors of events are not explored")
     return [*found, *(f"{move}: this layout has none" for move in scope.also if not _can_happen(move, scope.layout))]
+
+
+def _twice(names: Sequence[str]) -> list[str]:
+    return [name for index, name in enumerate(names) if names.index(name) < index]
 
 
 def _can_happen(move: Also, layout: Layout) -> bool:

@@ -59,7 +59,8 @@ class Found(msgspec.Struct, Generic[Move], frozen=True):
 
 
 class Explored(msgspec.Struct, Generic[Move]):
-    """How far a search got. ``complete``: there is no state within the scope that it has not seen.
+    """How far a search got. ``complete``: there is no state within the scope that it has not seen. ``left``: states
+    that were seen and not looked into.
 
     ``depth``: moves to the farthest state. ``collision``: how likely it is that two states had the same fingerprint, so
     that one was taken for the other. By kind of move: ``enabled``, the states in which it could happen; ``taken``, how
@@ -69,6 +70,7 @@ class Explored(msgspec.Struct, Generic[Move]):
     """
 
     complete: bool
+    left: int
     states: int
     transitions: int
     depth: int
@@ -101,10 +103,11 @@ class Search(Generic[State, Move]):
         """Search until all is seen, or something is broken and all of the same depth is found, while it ``goes_on``."""
         began = time.monotonic()
         with _without_garbage_collection():
-            in_time, depth = self._search(goes_on)
+            left, depth = self._search(goes_on)
         states = len(self._ids)
         return Explored(
-            complete=in_time and not self._found,
+            complete=not left and not self._found,
+            left=left,
             states=states,
             transitions=self._taken.total(),
             depth=depth,
@@ -117,19 +120,19 @@ class Search(Generic[State, Move]):
             cycle=self._cycle(),
         )
 
-    def _search(self, goes_on: Callable[[], bool]) -> tuple[bool, int]:
-        """Whether it came to an end, and the depth."""
+    def _search(self, goes_on: Callable[[], bool]) -> tuple[int, int]:
+        """How many states were left when it was told to stop, and the depth."""
         self._arrive(NOWHERE, None)
         frontier, depth = [(0, self._world.save())], 0
         while frontier and not self._found:
             following: list[tuple[int, State]] = []
-            for number, state in frontier:
+            for place, (number, state) in enumerate(frontier):
                 if not goes_on():
-                    return False, depth + bool(following)
+                    return len(frontier) - place + len(following), depth + bool(following)
                 self._expand(number, state, following)
             depth += bool(following)
             frontier = following
-        return True, depth
+        return 0, depth
 
     def _expand(self, number: int, state: State, following: list[tuple[int, State]]) -> None:
         """Let everything happen that can happen in one state."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from kvcheck.model.faults import FAULTS, Faults
+from kvcheck.model.faults import Faults, names_of
 from kvcheck.prover.law import Law
 from kvcheck.prover.replay import Shown, replay
 from kvcheck.prover.solve import Proof, Result, prove
@@ -48,29 +49,28 @@ class Proving:
 
     def run(self, laws: Sequence[Law]) -> list[Checked]:
         """Prove each of these; what was proved before an interrupt."""
-        for law in laws:
-            if self.interrupted:
-                break
-            try:
+        with suppress(_Stopped):
+            for law in laws:
+                if self.interrupted:
+                    break
                 self._at_work = True
                 proof = prove(law, self._faults)
                 one = Checked(proof, replay(proof, self._spec) if proof.result is Result.REFUTED else None)
-            except _Killed:
-                break
-            finally:
                 self._at_work = False
-            self.checked.append(one)
-            self._told(one)
+                self.checked.append(one)
+                self._told(one)
+        self._at_work = False
+        self.interrupted = len(self.checked) < len(laws)
         return self.checked
 
     def interrupt(self) -> None:
-        """End with the law that is being proved."""
+        """End without the law that is being proved. Raises in the thread that proves, which is the one that hears of
+        signals."""
         self.interrupted = True
-
-    def kill(self) -> None:
-        """End without it. Raises in the thread that proves, which is the one that hears of signals."""
         if self._at_work:
-            raise _Killed
+            raise _Stopped
+
+    kill = interrupt
 
     @property
     def found_something(self) -> bool:
@@ -78,14 +78,13 @@ class Proving:
         return any(one.shown for one in self.checked)
 
 
-class _Killed(BaseException):
+class _Stopped(BaseException):
     """The law that is being proved is given up. No exception that a law could have raised."""
 
 
 def uncovered(laws: Sequence[Law], faults: Faults) -> list[str]:
     """The faults that are on and that none of these laws is about."""
-    on = [name for name in FAULTS if getattr(faults, name.replace("-", "_"))]
-    return [name for name in on if not any(name in law.refutes for law in laws)]
+    return [name for name in names_of(faults) if not any(name in law.refutes for law in laws)]
 
 
 def verdict(checked: Sequence[Checked], not_covered: Sequence[str], interrupted: bool = False) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import z3
 
 from kvcheck.model.faults import Faults
+from kvcheck.prover import terms
 from kvcheck.prover.encodings import Encoding, Fixed, Symbolic, stages
 from kvcheck.prover.law import Law, Numbers
 from kvcheck.prover.sizes import NONE
@@ -81,8 +82,9 @@ def prove(law: Law, faults: Faults, limit: int = LIMIT) -> Proof:
 
 
 def _told(error: Exception) -> str:
-    """An exception and where it was raised, without what belongs to Z3."""
-    ours = [frame for frame in traceback.extract_tb(error.__traceback__) if "z3" not in Path(frame.filename).parts]
+    """An exception and where it was raised, without what belongs to Z3 and to its terms."""
+    frames = [(Path(frame.filename), frame) for frame in traceback.extract_tb(error.__traceback__)]
+    ours = [frame for file, frame in frames if "z3" not in file.parts and file != Path(terms.__file__)]
     return f"{type(error).__name__}: {error} ({Path(ours[-1].filename).name}:{ours[-1].lineno})"
 
 

@@ -64,6 +64,9 @@ class Tokens:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __bool__(self) -> bool:
+        raise TypeError("a symbolic number is neither true nor false")
+
     def like(self, other: Any) -> Tokens:
         """The same number with the same unit. Of plain numbers only 0, 1 and -1 are known to be tokens."""
         if isinstance(other, Tokens):
@@ -94,23 +97,26 @@ class Multiple(Tokens):
         super().__init__(z3.IntVal(times), z3.IntVal(0), unit)
         self.times = times
 
+    def __mul__(self, count: Any) -> Tokens:
+        return Tokens(self.times * _integer(count), z3.IntVal(0), self.unit)
+
 
 class _Terms:
     """What ``arith`` asks of a prover's numbers."""
 
     def floor_div(self, numerator: Any, denominator: Any) -> Any:
         if isinstance(denominator, Multiple):
-            return _tokens(numerator, denominator).whole / denominator.times
-        return _integer(numerator) / _integer(denominator)
+            return _quotient(_tokens(numerator, denominator).whole, denominator.times)
+        return _quotient(_integer(numerator), _integer(denominator))
 
     def ceil_div(self, numerator: Any, denominator: Any) -> Any:
         if isinstance(denominator, Multiple):
             tokens = _tokens(numerator, denominator)
-            down = tokens.whole / denominator.times
+            down = _quotient(tokens.whole, denominator.times)
             over = z3.Or(tokens.rest > 0, tokens.whole % denominator.times > 0)
             return down + z3.If(over, 1, 0)
         numerator, denominator = _integer(numerator), _integer(denominator)
-        return (numerator + denominator - 1) / denominator
+        return _quotient(numerator + denominator - 1, denominator)
 
     def round_down(self, value: Any, multiple: Any) -> Any:
         if isinstance(multiple, Multiple):
@@ -144,6 +150,10 @@ class _Terms:
         return z3.Not(_truth(condition))
 
 
+_quotient = z3.ArithRef.__div__
+"""Rounded down."""
+
+
 def _tokens(value: Any, like: Tokens) -> Tokens:
     return like.like(value)
 
@@ -169,8 +179,21 @@ def _truth(condition: Any) -> Any:
 
 
 def use_terms() -> None:
-    """From now on the laws work on these terms too."""
+    """From now on the laws work on these terms too, and Python's own words fail on them instead of meaning something
+    else: Z3 takes ``if a == b`` for the question whether both are written alike, and ``/`` for what ``//`` is."""
     register_terms(_Terms())
+    z3.BoolRef.__bool__ = _no_truth
+    z3.ArithRef.__truediv__ = z3.ArithRef.__rtruediv__ = _no_quotient
+
+
+def _no_truth(term: z3.BoolRef) -> bool:
+    if z3.is_true(term) or z3.is_false(term):
+        return bool(z3.is_true(term))
+    raise TypeError("a condition of symbolic numbers is neither true nor false: no if, and, or, not, in, ==")
+
+
+def _no_quotient(*_: Any) -> Any:
+    raise TypeError("a quotient is no number of tokens or blocks: no /")
 
 
 def value_of(model: z3.ModelRef, term: Any) -> int | bool | list[int]:

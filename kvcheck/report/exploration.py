@@ -52,14 +52,19 @@ def _facts(one: Reported) -> Iterator[tuple[str, str]]:
     yield from facts(scope).items()
     if result.undetermined:
         yield "undetermined", result.undetermined
+    if not result.states:
         return
     speed = result.states / result.seconds if result.seconds else 0.0
     yield (
         "seen",
         f"{result.states} states, {result.transitions} transitions, depth {result.depth}; {speed:.0f} states/s",
     )
+    if result.left:
+        yield "left", f"{result.left} of these states were not looked into when it was stopped"
     memory = f"{result.bytes_a_state} bytes a state" if result.bytes_a_state else "too little to measure"
     yield "memory", f"{memory}; two states with the same fingerprint: {result.collision:.0e}"
+    if not result.taken:
+        return
     yield (
         "taken",
         ", ".join(
@@ -120,6 +125,7 @@ def _entry(one: Reported, spec: str) -> dict[str, Any]:
         "verdict": result.verdict,
         "undetermined": result.undetermined,
         "complete": result.complete,
+        "left": result.left,
         "states": result.states,
         "transitions": result.transitions,
         "depth": result.depth,

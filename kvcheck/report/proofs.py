@@ -68,7 +68,7 @@ def show_proofs_verdict(
         screen.line(f"undetermined: none of these laws is about {', '.join(not_covered)}", "yellow")
     results = [str(one.proof.result) for one in checked]
     counts = [f"{results.count(result)} {result}" for result in STYLES if result in results]
-    screen.verdict(verdict, f": {', '.join(counts)} ({len(checked)} laws, {seconds:.0f} s)")
+    screen.verdict(verdict, f": {', '.join(counts) or 'nothing was proved'} ({len(checked)} laws, {seconds:.0f} s)")
 
 
 def proof_report(

@@ -12,6 +12,7 @@ from kvcheck.engines.execution import Execution
 from kvcheck.engines.judging import judge_run
 from kvcheck.model import laws as model_laws
 from kvcheck.model.actions import Arrive
+from kvcheck.model.arith import aligned, equal, round_down
 from kvcheck.model.faults import NO_FAULTS, faults_on
 from kvcheck.prover.law import Law, all_laws
 from kvcheck.prover.replay import replay
@@ -43,6 +44,25 @@ def test_a_fault_is_refuted_and_its_counterexample_replays(law: Law, fault: str,
     assert shown.signature in [v.signature for v in judge_run(load_target(spec), shown.run).violations]
     assert judge_run(load_target("model"), shown.run).violations == ()
     record_property("measured", f"{law.id}, {fault}: refuted in {proof.seconds:.2f} s, shows as {shown.signature}")
+
+
+@pytest.mark.parametrize(
+    ("identifier", "function", "wrong"),
+    [
+        ("chunks.ends", "junction_stop", lambda *_: 0),
+        ("chunks.ends", "tail_stop", lambda *_: 0),
+        ("chunks.ends", "last_cacheable", lambda known, grid, _: round_down(known, grid)),
+        ("windows.kept", "state_at_segment", lambda column, block, segment: aligned(block * column, segment)),
+        ("windows.kept", "state_at_boundary", lambda column, block, at, whole: equal(block * column, at)),
+    ],
+)
+def test_a_law_that_is_made_wrong_is_refuted(
+    identifier: str, function: str, wrong: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a statement claims is said in words of its own, not by the law that it is about."""
+    monkeypatch.setattr(model_laws, function, wrong)
+    (law,) = [law for law in LAWS if law.id == identifier]
+    assert prove(law, NO_FAULTS).result is Result.REFUTED
 
 
 def test_every_fault_of_the_laws_is_refuted_by_some_law() -> None:

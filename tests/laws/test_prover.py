@@ -19,6 +19,7 @@ from kvcheck.prover.check import Checked, Proving, uncovered, verdict
 from kvcheck.prover.law import Law, all_laws
 from kvcheck.prover.lookups import LAYOUTS
 from kvcheck.prover.replay import replay
+from kvcheck.prover.sizes import NONE
 from kvcheck.prover.solve import Proof, Result, prove
 from kvcheck.prover.statement import Statement
 from kvcheck.prover.terms import Multiple, Tokens, use_terms
@@ -35,7 +36,7 @@ def terms() -> None:
 
 def law_of(says: Callable[[Statement], None], **fields: Any) -> Law:
     """A law that no fault changes."""
-    return Law("made.up", "made up", ("R1",), "", (), lambda s, _faults: says(s), **fields)
+    return Law("made.up", "made up", ("R1",), "", NONE, (), lambda s, _faults: says(s), **fields)
 
 
 def proof_of(says: Callable[[Statement], None], **fields: Any) -> Proof:
@@ -124,16 +125,47 @@ def branching(s: Statement) -> None:
         s.claim("it counts", n >= 0)
 
 
+def comparing(s: Statement) -> None:
+    n = s.tokens("n")
+    s.claim("it counts", (n if equal(n, 0) else n + 1) >= 0)
+
+
+def comparing_alike(s: Statement) -> None:
+    n = s.count("n")
+    s.claim("it counts", n > 0 if n == 3 else n >= 0)
+
+
+def a_number_as_truth(s: Statement) -> None:
+    h, n = s.size("h"), s.tokens("n")
+    s.claim("it counts", (n if round_down(n, h) else n + 1) >= 0)
+
+
 def dividing(s: Statement) -> None:
     n = s.count("n")
     s.claim("it counts", n // 2 >= 0)
+
+
+def dividing_without_rounding(s: Statement) -> None:
+    n = s.count("n")
+    s.claim("it counts", n / 2 >= 0)
 
 
 def misspelt(s: Statement) -> None:
     s.claim("it counts", s.cuont("n") >= 0)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("says", [branching, dividing, misspelt])
+ORDINARY = [
+    branching,
+    comparing,
+    comparing_alike,
+    a_number_as_truth,
+    dividing,
+    dividing_without_rounding,
+    misspelt,
+]
+
+
+@pytest.mark.parametrize("says", ORDINARY)
 @pytest.mark.parametrize("fields", [{}, {"layouts": LAYOUTS[:1]}])
 def test_a_law_that_is_written_in_ordinary_python_is_unknown_and_says_where(
     says: Callable[[Statement], None], fields: dict[str, Any]
@@ -182,17 +214,21 @@ def test_an_interrupted_proof_keeps_what_is_over_and_does_not_pass() -> None:
     assert not proving.found_something
 
 
-def test_a_proof_that_is_killed_ends_at_once_and_says_nothing() -> None:
+def test_a_proof_that_is_interrupted_ends_at_once_and_says_nothing() -> None:
     def killing(s: Statement) -> None:
-        proving.interrupt()
-        proving.kill()
         s.claim("it counts", s.count("n") >= 0)
+        proving.interrupt()
 
     told: list[Checked] = []
     proving = Proving("model", told.append)
     assert proving.run([law_of(killing)]) == told == []
     assert verdict([], [], proving.interrupted) == "undetermined"
-    proving.kill()  # nothing is being proved, and nothing happens
+
+
+def test_an_interruption_when_all_is_proved_changes_nothing() -> None:
+    proving = Proving("model", lambda _: proving.interrupt())
+    checked = proving.run([law_of(lambda s: s.claim("it counts", s.count("n") >= 0))])
+    assert verdict(checked, [], proving.interrupted) == "passed"
 
 
 # ---- counterexamples -------------------------------------------------------------------------------------------------

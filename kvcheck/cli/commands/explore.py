@@ -25,6 +25,7 @@ from kvcheck.explorer.explore import Result
 from kvcheck.explorer.exploring import Exploring
 from kvcheck.explorer.scope import Scope, names, scope_of
 from kvcheck.files import InputError
+from kvcheck.model.faults import names_of
 from kvcheck.report.console import Screen
 from kvcheck.report.exploration import Reported, exploration_report, show_exploration, show_exploration_verdict, verdict
 from kvcheck.targets.reference.target import MODEL, faults_of, is_model
@@ -50,12 +51,12 @@ def command(
     """Search all states of the model within small scopes, breadth first: what is found is shortest.
 
     Passed: all was seen, and nothing is broken. Violated: something is. Undetermined: a search was cut before it came
-    to its end.
+    to its end, did not come to what its scope is made for, or shows nothing of the faults that the model has.
     """
     screen = screen_for(json_file, no_color, *map(Path, scopes))
     if not is_model(target):
         raise InputError(f"{target}: only the model can be explored ({MODEL}, {MODEL}+FAULT or {MODEL}@X.Y.Z)")
-    faults_of(target)
+    faults = names_of(faults_of(target))
     chosen = _chosen(scopes)
     base = out_folder(out)
     told: dict[str, Reported] = {}
@@ -72,6 +73,9 @@ def command(
         screen.line("interrupted")
     reported = [told[name] for name in chosen]
     result = verdict([one.result for one in reported])
+    if result == "passed" and faults:
+        result = "undetermined"
+        screen.line(f"undetermined: nothing shows here of {', '.join(faults)}", "yellow")
     show_exploration_verdict(screen, result, reported, time.monotonic() - began)
     return finish(json_file, exploration_report(result, target, reported, exploring.interrupted), result)
 

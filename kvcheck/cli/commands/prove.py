@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 def command(laws: tuple[str, ...], target: str, out: str | None, json_file: str | None, no_color: bool) -> int:
     """Prove the laws of the model, or refute them with a counterexample that is replayed.
 
-    Passed: all are proved. Violated: one is refuted. Undetermined: one is unknown, or a fault of the target is one that
-    none of them is about.
+    Passed: all are proved. Violated: one is refuted, and a run shows it. Undetermined: neither; one is unknown, or
+    refuted by numbers that no run shows, or a fault of the target is one that none of them is about.
     """
     screen = screen_for(json_file, no_color)
     if not is_model(target):

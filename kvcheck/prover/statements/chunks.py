@@ -33,6 +33,7 @@ class Chunk(NamedTuple):
     room: int
     largest: int
     drafter: bool
+    junction: int
 
 
 def _chunk(s: Statement, faults: Faults, lookahead: int = 0) -> Chunk:
@@ -51,7 +52,7 @@ def _chunk(s: Statement, faults: Faults, lookahead: int = 0) -> Chunk:
     largest = laws.largest_chunk(budget, slots, threshold, faults)
     cut = laws.chunk_end(start, could, known, prompt, tail, junction, grid, largest, drafter, faults)
     end = ite(start < laws.prefill_end(prompt, known), cut, could)
-    return Chunk(start, could, end, known, prompt, tail, grid, room, most, drafter)
+    return Chunk(start, could, end, known, prompt, tail, grid, room, most, drafter, junction)
 
 
 @law(
@@ -66,18 +67,33 @@ def _chunk(s: Statement, faults: Faults, lookahead: int = 0) -> Chunk:
     shows="registration.names",
 )
 def ends(s: Statement, faults: Faults) -> None:
-    """Stops strictly inside a chunk are mandatory."""
+    """Stops strictly inside a chunk are mandatory. What they are is said in words of their own."""
     c = _chunk(s, faults)
     cacheable = laws.last_cacheable(c.known, c.grid, c.drafter)
+    behind = ite(c.drafter, c.grid, 0)
     next_grid = round_down(c.start, c.grid) + c.grid
-    tail = laws.tail_stop(c.tail, cacheable, c.prompt)
+    at_junction = c.start + round_down(c.junction - c.start, c.grid)
     finishes = equal(c.end, c.could)
 
     s.claim("it runs no more than it could", c.end <= c.could)
     s.claim("it does not run backwards", c.end >= c.start)
     s.claim("it ends with the block that it starts inside", c.end <= next_grid, when=negated(aligned(c.start, c.grid)))
     s.claim("it stops at the last cacheable position", negated(every(c.start < cacheable, cacheable < c.end)))
-    s.claim("it stops at the prompt's tail", negated(every(c.start < tail, tail < c.end)))
+    s.claim(
+        "that is the last whole block, one earlier with an EAGLE drafter",
+        every(aligned(cacheable, c.grid), cacheable + behind <= c.known, c.known < cacheable + behind + c.grid),
+        when=c.known >= behind,
+    )
+    s.claim(
+        "it stops at the prompt's tail",
+        negated(every(c.start < c.tail, c.tail < c.end)),
+        when=every(cacheable < c.tail, c.tail < c.prompt),
+    )
+    s.claim(
+        "it stops a whole number of blocks behind its start, where the junction is less than a block away",
+        negated(every(c.start < at_junction, at_junction < c.end)),
+        when=every(c.start < c.junction, c.junction < c.end),
+    )
     on_grid = aligned(c.end, c.grid)
     small = c.grid > c.largest
     over = c.could >= prefill_of(c.prompt, c.known)

@@ -132,8 +132,8 @@ def asked(s: Statement, faults: Faults) -> None:
 
 @law(
     "windows.kept",
-    "under every retention interval a window keeps what a hit at a kept boundary asks for, and an EAGLE group the "
-    "block behind",
+    "under every retention interval a window keeps what a hit at a kept boundary asks for, an EAGLE group the block "
+    "behind too, and Mamba the state there",
     "R5.6.2 R5.6.4 R5.6.5 R5.6.6 R5.6.7",
     "any window, interval, boundary",
     sizes=MULTIPLES,
@@ -163,6 +163,16 @@ def kept(s: Statement, faults: Faults) -> None:
         "where a replay resumes, and at junctions",
         laws.kept_by_boundary(column, b, boundary, whole, need, peek),
         when=_seen(position, hit, window, ite(eagle, hit + b, hit)),
+    )
+    s.claim(
+        "Mamba: the state at every multiple of the interval",
+        laws.state_at_segment(laws.state_column(segment, b), b, interval),
+        when=segment > 0,
+    )
+    s.claim(
+        "Mamba: the state where a replay resumes, and at junctions",
+        laws.state_at_boundary(laws.state_column(hit, b), b, boundary, whole),
+        when=hit > 0,
     )
     replay, lower = round_down(boundary, whole), laws.replay_with_drop(boundary + 1, whole)
     s.claim(
