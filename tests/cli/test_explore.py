@@ -73,6 +73,12 @@ def test_what_is_found_in_the_pool_is_told_in_moves(capsys: pytest.CaptureFixtur
     assert "request 0: give back" in capsys.readouterr().out
 
 
+def test_a_fault_that_does_not_show_is_undetermined(capsys: pytest.CaptureFixture[str]) -> None:
+    status, report = report_of("--scope", SMALL, "--target", "model+drop-repeated")
+    assert (status, report["verdict"]) == (2, "undetermined")
+    assert "nothing shows here of drop-repeated" in capsys.readouterr().out
+
+
 def test_a_search_that_is_cut_is_undetermined(capsys: pytest.CaptureFixture[str]) -> None:
     status, report = report_of("--scope", "connector", "--seconds", "0.2")
     assert (status, report["verdict"]) == (2, "undetermined")

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from kvcheck.explorer.explore import Result, explore
-from kvcheck.explorer.scope import ServerScope, names, scope_of
+from kvcheck.explorer.scope import FOLDER, ServerScope, names, scope_of
 from kvcheck.files import InputError
 from kvcheck.invariants.registry import REGISTRY, all_invariants
 from kvcheck.model.faults import FAULTS
@@ -76,6 +76,24 @@ def test_the_scope_of_the_guide_is_complete_and_finds_the_fault_that_it_names(tm
     assert explore("mine", scope_of(str(file)), fault, lambda: True).verdict == "violated"
 
 
+def test_a_complete_search_that_never_comes_to_what_it_is_made_for_is_undetermined(tmp_path: Path) -> None:
+    made = msgspec.json.decode((FOLDER / "retention.json").read_bytes())
+    made["requests"] = made["requests"][:1]
+    file = tmp_path / "one.json"
+    file.write_text(json.dumps(made))
+    result = explore("one", scope_of(str(file)), "model", lambda: True)
+    assert (result.complete, result.verdict) == (True, "undetermined")
+    assert "what it is made for: " in result.undetermined
+    assert {"hit", "junction"} <= set(result.undetermined.partition(": ")[2].split(", "))
+
+
+def test_a_search_that_is_cut_says_what_is_left_and_nothing_of_what_it_did_not_reach() -> None:
+    turns = iter([True] * 20)
+    result = explore("connector", scope_of("connector"), "model", lambda: next(turns, False))
+    assert (result.complete, result.verdict, result.unreached) == (False, "undetermined", ())
+    assert result.left == result.states - 20
+
+
 def stalling(steps_in_flight: int) -> str:
     """A scope in which one request stalls on a model whose threshold does not give way (R10.51)."""
     layout = {
@@ -118,7 +136,7 @@ def test_requests_that_differ_in_their_labels_only_are_one() -> None:
     [
         ("{}", "world"),
         ('{"world": "server", "version": 2, "what": ""}', "version 2"),
-        ('{"world": "pool", "version": 1, "what": "", "pool": {"blocks": 1, "requests": 1, "columns": 1}}', "1 to 249"),
+        ('{"world": "pool", "version": 1, "what": "", "pool": {"blocks": 1, "requests": 1, "columns": 1}}', "2 to 250"),
         (
             '{"world": "pool", "version":1,"what":"","pool":{"blocks":3,"requests":1,"columns":1},"kills":["x"]}',
             "no such fault: x",
