@@ -14,7 +14,7 @@ import z3
 from kvcheck.model import arith
 from kvcheck.model.arith import equal, floor_div, round_down
 from kvcheck.model.faults import NO_FAULTS, faults_on
-from kvcheck.prover import solve
+from kvcheck.prover import questions
 from kvcheck.prover.check import Checked, Proving, uncovered, verdict
 from kvcheck.prover.law import Law, all_laws
 from kvcheck.prover.lookups import LAYOUTS
@@ -255,7 +255,7 @@ def test_a_counterexample_that_cannot_be_made_small_is_looked_for_in_easier_numb
         block = s.size("block", of=[h])
         s.claim("blocks are small", block < h + h + h)
 
-    monkeypatch.setattr(solve, "QUESTIONS", 0)
+    monkeypatch.setattr(questions, "MOST", 0)
     proof = proof_of(says)
     assert (proof.result, proof.small) == (Result.REFUTED, True)
     assert proof.sizes.startswith("literal sizes")
@@ -273,7 +273,7 @@ def test_a_counterexample_tells_the_lengths_of_a_set() -> None:
 
 
 def test_a_large_counterexample_is_kept_where_there_is_no_smaller_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(solve, "QUESTIONS", 0)
+    monkeypatch.setattr(questions, "MOST", 0)
     proof = proof_of(lambda s: s.claim("there are few", s.count("n") < 100))
     assert (proof.result, proof.small) == (Result.REFUTED, False)
     assert proof.numbers is not None
