@@ -1,7 +1,7 @@
 """The few operations that the laws are written in: on ints, and on the terms of a prover that registers its own.
 
-Python's own ``//``, ``%``, ``==``, ``and``, ``not`` and ``min`` fail on symbolic terms, some of them in silence. So the
-laws use these functions instead. An int costs one call.
+Python's own ``//``, ``/``, ``==``, ``if``, ``and``, ``not``, ``in`` and ``min`` fail on symbolic terms. So the laws use
+these functions instead. An int costs one call. Sizes of blocks come first in products (``block * columns``).
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -56,9 +57,19 @@ def main() -> None:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  open until the process ends
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may be no text
+    signal.signal(signal.SIGINT, _interrupted)
     status = run(sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said
     sys.exit(status)
+
+
+class _Interrupted(KeyboardInterrupt):
+    """Python ends with the signal itself, not with our status, if a plain one once passed through code in a string,
+    such as that of a class that is being made."""
+
+
+def _interrupted(_number: int, _frame: FrameType | None) -> None:
+    raise _Interrupted
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -18,6 +18,7 @@ from kvcheck.files import one_line
 
 GRACE = 30
 """Seconds after its time in which a search ends: a state may have many moves, and what was found is replayed."""
+INTERRUPTED = "interrupted"
 LONGEST = 1e9
 """Seconds that a timer can wait for."""
 
@@ -33,7 +34,7 @@ class Exploring:
         self._stop = self._context.Event()
         self._names: dict[Future[Result], str] = {}
         self.results: list[Result] = []
-        self.interrupted = False
+        self.interrupted = self._over = False
 
     def run(self, scopes: Sequence[tuple[str, Scope]]) -> None:
         """Search each of these."""
@@ -45,6 +46,8 @@ class Exploring:
                 result = self._outcome(future, self._names[future])
                 self.results.append(result)
                 self._told(result)
+        self._over = True
+        self.interrupted &= any(INTERRUPTED in result.undetermined or result.left for result in self.results)
 
     def _alone(self, name: str, scope: Scope) -> Result:
         """Search one in a process of its own, with which no other search dies."""
@@ -56,13 +59,15 @@ class Exploring:
         try:
             return future.result()
         except CancelledError:
-            return Result(scope=name, undetermined="interrupted before it began")
+            return Result(scope=name, undetermined=f"{INTERRUPTED} before it began")
         except Exception as error:  # noqa: BLE001  the other searches go on
-            why = "interrupted" if self.interrupted else f"{type(error).__name__}: {one_line(error)}"
+            why = INTERRUPTED if self.interrupted else f"{type(error).__name__}: {one_line(error)}"
             return Result(scope=name, undetermined=why)
 
     def interrupt(self) -> None:
         """End all searches soon, and begin no more."""
+        if self._over:
+            return
         self.interrupted = True
         self._stop.set()
         for future in self._names:

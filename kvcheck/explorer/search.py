@@ -132,7 +132,7 @@ class Search(Generic[State, Move]):
                 self._expand(number, state, following)
             depth += bool(following)
             frontier = following
-        return 0, depth
+        return len(frontier), depth
 
     def _expand(self, number: int, state: State, following: list[tuple[int, State]]) -> None:
         """Let everything happen that can happen in one state."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kvcheck.model.faults import Faults, names_of
 from kvcheck.prover.law import Law
+from kvcheck.prover.questions import Stopped
 from kvcheck.prover.replay import Shown, replay
 from kvcheck.prover.solve import Proof, Result, prove
 from kvcheck.targets.reference.target import faults_of
@@ -45,30 +46,23 @@ class Proving:
         self._spec, self._told = spec, told
         self._faults = faults_of(spec)
         self.checked: list[Checked] = []
-        self.interrupted = self._at_work = False
+        self.interrupted = self._over = False
 
     def run(self, laws: Sequence[Law]) -> list[Checked]:
         """Prove each of these; what was proved before an interrupt."""
-        with suppress(_Stopped):
+        with suppress(Stopped):
             for law in laws:
-                if self.interrupted:
-                    break
-                self._at_work = True
-                proof = prove(law, self._faults)
+                proof = prove(law, self._faults, goes_on=lambda: not self.interrupted)
                 one = Checked(proof, replay(proof, self._spec) if proof.result is Result.REFUTED else None)
-                self._at_work = False
                 self.checked.append(one)
                 self._told(one)
-        self._at_work = False
+        self._over = True
         self.interrupted = len(self.checked) < len(laws)
         return self.checked
 
     def interrupt(self) -> None:
-        """End without the law that is being proved. Raises in the thread that proves, which is the one that hears of
-        signals."""
-        self.interrupted = True
-        if self._at_work:
-            raise _Stopped
+        """End with the question to Z3 that is being asked, without its law."""
+        self.interrupted |= not self._over
 
     kill = interrupt
 
@@ -76,10 +70,6 @@ class Proving:
     def found_something(self) -> bool:
         """Whether a counterexample was found that replays."""
         return any(one.shown for one in self.checked)
-
-
-class _Stopped(BaseException):
-    """The law that is being proved is given up. No exception that a law could have raised."""
 
 
 def uncovered(laws: Sequence[Law], faults: Faults) -> list[str]:

@@ -168,14 +168,15 @@ class Everywhere:
     def __init__(self) -> None:
         self._broken: Condition = False
         self._number: int | None = None
+        self._said = False
 
     def holds(self, seen: Seen, condition: Condition, number: int, where: Condition) -> None:
         """It must hold on this way, whose ``number`` is told by ``where``."""
+        self._said = True
         if condition is not True and self._number in (None, number):
             self._broken = either(self._broken, every(where, seen.happens, negated(condition)))
             self._number = number
 
-    @property
-    def always(self) -> Condition:
-        """Whether it holds on all ways."""
-        return negated(self._broken)
+    def claimed(self, s: Statement, what: str) -> None:
+        """Claim that it holds on all ways; where there is none, it says nothing."""
+        s.claim(what, negated(self._broken), when=self._said)

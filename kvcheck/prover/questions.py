@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import z3
@@ -10,8 +10,9 @@ import z3
 from kvcheck.prover.terms import Condition, parts_of
 
 LEARNT, ANEW = 16, (32,) * 8 + (8,) * 8
-"""The parts of a limit: for the first attempt, with what was learnt from earlier questions, and for those that begin
-anew. How long Z3 takes is mostly luck, so many short attempts decide more than a long one."""
+"""The parts of a limit that attempts at a question have: the first, with what was learnt from earlier ones, and those
+that begin anew; 1.3 limits in all. How long Z3 takes is mostly luck, so many short attempts decide more than a long
+one."""
 SMALLER_LIMIT, MOST = 1_000_000, 24
 """For one question whether there is a smaller counterexample, and how many are asked."""
 
@@ -22,17 +23,30 @@ class Undecided(Exception):
     """Z3 does not know."""
 
 
-class Questions:
-    """Questions to Z3 about the same premises. ``once``: the first attempt at each is the only one."""
+class Stopped(BaseException):
+    """A proof is given up. No exception that a law could have raised."""
 
-    def __init__(self, premises: Sequence[Condition], limit: int, once: bool) -> None:
+
+class Questions:
+    """Questions to Z3 about the same premises. ``once``: the first attempt at each is the only one. ``goes_on``: asked
+    before each question."""
+
+    def __init__(self, premises: Sequence[Condition], limit: int, once: bool, goes_on: Callable[[], bool]) -> None:
         self._premises = premises
         self._limit = limit
         self._anew = () if once else ANEW
+        self._goes_on = goes_on
         self._learning = _solver(premises)
 
     def numbers(self, what: str, *conditions: Condition) -> z3.ModelRef | None:
-        """Numbers for which all of these hold; None: there are none."""
+        """Numbers for which all of these hold; None: there are none.
+
+        Raises:
+            Undecided: Z3 does not know.
+            Stopped: it does not go on.
+        """
+        if not self._goes_on():
+            raise Stopped
         answer, model = _asked(self._learning, conditions, self._limit // LEARNT)
         for seed, part in enumerate(self._anew):
             if answer != z3.unknown:

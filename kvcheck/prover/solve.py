@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 import z3
 
@@ -22,7 +23,7 @@ from kvcheck.prover.law import Law, Numbers
 from kvcheck.prover.questions import Questions, Undecided
 from kvcheck.prover.sizes import NONE
 from kvcheck.prover.statement import Claim, Statement
-from kvcheck.prover.terms import parts_of, use_terms, value_of
+from kvcheck.prover.terms import divisors_of, parts_of, use_terms, value_of
 
 LIMIT, SYMBOLIC_LIMIT = 6_000_000, 4_000_000
 """For one question to Z3, in its own units of work, of which a core did one to five million a second: the answer does
@@ -60,15 +61,26 @@ class Proof:
         return "; ".join(filter(None, (self.law.scope, self.sizes)))
 
 
-def prove(law: Law, faults: Faults, limit: int = LIMIT) -> Proof:
+class Effort(NamedTuple):
+    """How much is done for each question of a proof (see ``Questions``)."""
+
+    limit: int = LIMIT
+    once: bool = False
+    goes_on: Callable[[], bool] = lambda: True
+
+
+def prove(law: Law, faults: Faults, limit: int = LIMIT, goes_on: Callable[[], bool] = lambda: True) -> Proof:
     """Try to prove it, in less general numbers if need be.
 
     A counterexample that could not be made small is looked for again in the next numbers, which are easier.
+
+    Raises:
+        Stopped: it does not go on.
     """
     use_terms()
     began = time.monotonic()
     try:
-        proof = _most_general(law, faults, limit)
+        proof = _most_general(law, faults, Effort(limit, goes_on=goes_on))
     except Exception as error:  # noqa: BLE001  laws are edited by hand, and a mistake in one hides no other
         proof = Proof(law, Result.UNKNOWN, "")
         proof.why = f"cannot be said: {_told(error)}; laws are made of what model/arith.py has"
@@ -83,17 +95,19 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {error} ({Path(ours[-1].filename).name}:{ours[-1].lineno})"
 
 
-def _most_general(law: Law, faults: Faults, limit: int) -> Proof:
+def _most_general(law: Law, faults: Faults, effort: Effort) -> Proof:
     """The proof in the most general numbers that decide it.
 
     All numbers are tried with one attempt at each question first: what is easily refuted in some does not wait for
-    what is hard in others.
+    what is hard in others. What is proved in some then is perhaps proved in more general ones.
     """
+    proved: Proof | None = None
     for once in (True, False):
         large: Proof | None = None
         for place, encodings in enumerate(_kinds(law, faults)):
-            symbolic = isinstance(encodings[0], Symbolic)
-            proof = _stage(law, faults, encodings, min(limit, SYMBOLIC_LIMIT) if symbolic else limit, once)
+            if proved is not None and proved.sizes == encodings[0].generality:
+                return proved
+            proof = _stage(law, faults, encodings, effort._replace(once=once))
             if proof.result is Result.REFUTED:
                 if proof.small:
                     return proof
@@ -101,10 +115,11 @@ def _most_general(law: Law, faults: Faults, limit: int) -> Proof:
             elif proof.result is Result.PROVED and large is None:
                 if place == 0 or not once:
                     return proof
-                break  # there is no counterexample; perhaps it can be proved in more general numbers
+                proved = proof
+                break
         if large is not None:
             return large
-    return proof
+    return proved or proof
 
 
 def _kinds(law: Law, faults: Faults) -> Iterator[Sequence[Encoding]]:
@@ -117,40 +132,48 @@ def _kinds(law: Law, faults: Faults) -> Iterator[Sequence[Encoding]]:
     yield from stages(statement.units, statement.sizes)
 
 
-def _stage(law: Law, faults: Faults, encodings: Sequence[Encoding], limit: int, once: bool) -> Proof:
+def _stage(law: Law, faults: Faults, encodings: Sequence[Encoding], effort: Effort) -> Proof:
     """One kind of numbers: for all literal sizes the claims hold, and for some of them they say something."""
     proof = Proof(law, Result.UNKNOWN, encodings[0].generality)
-    idle: set[str] | None = None
+    if isinstance(encodings[0], Symbolic):
+        effort = effort._replace(limit=min(effort.limit, SYMBOLIC_LIMIT))
+    said: set[str] = set()
+    spoke: set[str] = set()
     for encoding in encodings:
         statement = Statement(encoding)
         try:
-            law.says(statement, faults)
-            idle_here = _check(proof, statement, limit, once)
+            divisors = divisors_of(lambda: law.says(statement, faults))  # noqa: B023  it is called at once
+            idle = _check(proof, statement, divisors, effort)
         except Undecided as undecided:
             proof.why = str(undecided)
             return proof
         except (TypeError, z3.Z3Exception) as error:
-            proof.why = f"cannot be said in these numbers: {error}"
+            proof.why = f"cannot be said in these numbers: {_told(error)}"
             return proof
         proof.sizes = encoding.generality if statement.units else NONE
         if proof.result is Result.REFUTED:
             return proof
-        idle = idle_here if idle is None else idle & idle_here
+        claims = {claim.what for claim in statement.claims}
+        said |= claims
+        spoke |= claims - idle
     lost = {need.what for need in statement.needs} - set(proof.needs)
-    if idle or lost or not statement.claims:
-        proof.why = f"says nothing: {min(idle or lost or {'no claim'})}"
+    if silent := (said - spoke or lost or (set() if said else {"no claim"})):
+        proof.why = f"says nothing: {min(silent)}"
     else:
         proof.result = Result.PROVED
     return proof
 
 
-def _check(proof: Proof, statement: Statement, limit: int, once: bool) -> set[str]:
+def _check(proof: Proof, statement: Statement, divisors: Sequence[z3.ArithRef], effort: Effort) -> set[str]:
     """Decide every claim. Returns those that say nothing here, because their premises cannot be met."""
-    questions = Questions([*statement.premises, *(need.condition for need in statement.needs)], limit, once)
+    questions = Questions([*statement.premises, *(need.condition for need in statement.needs)], *effort)
+    for divisor in divisors:
+        if questions.numbers(f"{divisor} is positive", divisor <= 0) is not None:
+            raise Undecided(f"it may divide by {divisor}, which need not be positive")
     idle = _check_claims(proof, statement, questions)
     for need in () if proof.result is Result.REFUTED else statement.needs:
         others = [other.condition for other in statement.needs if other is not need]
-        without = Questions([*statement.premises, *others], limit, once)
+        without = Questions([*statement.premises, *others], *effort)
         broken = (_refuted(without, statement, claim) for claim in statement.claims)
         if (first := next((one for one in broken if one is not None), None)) is not None:
             proof.needs.setdefault(need.what, first[0])

@@ -1,11 +1,12 @@
 """The numbers that laws are proved on: Z3's integers, and tokens in mixed radix. Both do what ``arith`` does on ints.
 
-Z3 divides rounding down if the divisor is positive, and says anything at all of a division by zero: whoever makes a
-divisor gives its premise too.
+Z3 divides rounding down if the divisor is positive, up if it is negative, and says anything at all of a division by
+zero: that divisors are positive is proved with each law.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import z3
@@ -102,12 +103,15 @@ class Multiple(Tokens):
 
 
 class _Terms:
-    """What ``arith`` asks of a prover's numbers."""
+    """What ``arith`` asks of a prover's numbers. ``divisors``: those that must be positive."""
+
+    def __init__(self) -> None:
+        self.divisors: list[z3.ArithRef] = []
 
     def floor_div(self, numerator: Any, denominator: Any) -> Any:
         if isinstance(denominator, Multiple):
             return _quotient(_tokens(numerator, denominator).whole, denominator.times)
-        return _quotient(_integer(numerator), _integer(denominator))
+        return _quotient(_integer(numerator), self._divisor(denominator))
 
     def ceil_div(self, numerator: Any, denominator: Any) -> Any:
         if isinstance(denominator, Multiple):
@@ -115,7 +119,7 @@ class _Terms:
             down = _quotient(tokens.whole, denominator.times)
             over = z3.Or(tokens.rest > 0, tokens.whole % denominator.times > 0)
             return down + z3.If(over, 1, 0)
-        numerator, denominator = _integer(numerator), _integer(denominator)
+        numerator, denominator = _integer(numerator), self._divisor(denominator)
         return _quotient(numerator + denominator - 1, denominator)
 
     def round_down(self, value: Any, multiple: Any) -> Any:
@@ -123,7 +127,13 @@ class _Terms:
             tokens = _tokens(value, multiple)
             return Tokens(tokens.whole - tokens.whole % multiple.times, z3.IntVal(0), multiple.unit)
         value = _integer(value)
-        return value - value % _integer(multiple)
+        return value - value % self._divisor(multiple)
+
+    def _divisor(self, value: Any) -> z3.ArithRef:
+        divisor = _integer(value)
+        if not any(divisor.eq(known) for known in self.divisors):
+            self.divisors.append(divisor)
+        return divisor
 
     def equal(self, left: Any, right: Any) -> Condition:
         if isinstance(left, Tokens):
@@ -178,10 +188,20 @@ def _truth(condition: Any) -> Any:
     raise TypeError(f"{condition!r} is neither true nor false")
 
 
+_TERMS = _Terms()
+
+
 def use_terms() -> None:
     """From now on the laws work on these terms too, and Python's own words fail on them instead of meaning something
-    else: Z3 takes ``if a == b`` for the question whether both are written alike, and ``/`` for what ``//`` is."""
-    register_terms(_Terms())
+    else: Z3 takes ``if a == b`` for the question whether both are written alike, ``/`` for what ``//`` is, and a set of
+    numbers for one without the term."""
+    register_terms(_TERMS)
+    z3.ArithRef.__hash__ = z3.BoolRef.__hash__ = None
+    """From now on the laws work on these terms too, and Python's own words fail on them instead of meaning something
+    else: Z3 takes ``if a == b`` for the question whether both are written alike, ``/`` for what ``//`` is, and finds no
+    term in a set or a dictionary."""
+    register_terms(_TERMS)
+    z3.ArithRef.__hash__ = z3.BoolRef.__hash__ = None
     z3.BoolRef.__bool__ = _no_truth
     z3.ArithRef.__truediv__ = z3.ArithRef.__rtruediv__ = _no_quotient
 
@@ -194,6 +214,13 @@ def _no_truth(term: z3.BoolRef) -> bool:
 
 def _no_quotient(*_: Any) -> Any:
     raise TypeError("a quotient is no number of tokens or blocks: no /")
+
+
+def divisors_of(says: Callable[[], None]) -> list[z3.ArithRef]:
+    """What is divided by while something is said."""
+    _TERMS.divisors.clear()
+    says()
+    return list(_TERMS.divisors)
 
 
 def value_of(model: z3.ModelRef, term: Any) -> int | bool | list[int]:

@@ -98,14 +98,20 @@ def verdict(results: Sequence[Result]) -> str:
     )
 
 
-def show_exploration_verdict(screen: Screen, result: str, reported: Sequence[Reported], seconds: float) -> None:
-    """The last line."""
+def show_exploration_verdict(
+    screen: Screen, result: str, reported: Sequence[Reported], not_covered: Sequence[str], seconds: float
+) -> None:
+    """The last lines. ``not_covered``: faults that are on, of which nothing shows."""
+    if not_covered:
+        screen.line(f"undetermined: none of these scopes shows {', '.join(not_covered)}", "yellow")
     complete = sum(one.result.complete for one in reported)
     states = sum(one.result.states for one in reported)
     screen.verdict(result, f": {complete} of {len(reported)} scopes complete, {states} states, {seconds:.0f} s")
 
 
-def exploration_report(result: str, target: str, reported: Sequence[Reported], interrupted: bool) -> dict[str, Any]:
+def exploration_report(
+    result: str, target: str, reported: Sequence[Reported], not_covered: Sequence[str], interrupted: bool
+) -> dict[str, Any]:
     """The JSON report."""
     return {
         "version": 1,
@@ -114,6 +120,7 @@ def exploration_report(result: str, target: str, reported: Sequence[Reported], i
         "target": target,
         "interrupted": interrupted,
         "scopes": [_entry(one, target) for one in reported],
+        "not_covered": list(not_covered),
     }
 
 

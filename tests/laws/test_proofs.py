@@ -30,6 +30,7 @@ Record = Callable[[str, object], None]
 def test_a_law_is_proved_for_the_model(law: Law, record_property: Record) -> None:
     proof = prove(law, NO_FAULTS)
     assert (proof.result, proof.why, proof.numbers) == (Result.PROVED, "", None)
+    assert (proof.sizes == NONE) == (law.sizes == NONE)
     assert [*SIZES, NONE].index(proof.sizes) <= [*SIZES, NONE].index(law.sizes)
     record_property("measured", f"{law.id}: proved in {proof.seconds:.2f} s ({proof.sizes or 'no sizes'})")
 

@@ -73,11 +73,11 @@ def command(
         screen.line("interrupted")
     reported = [told[name] for name in chosen]
     result = verdict([one.result for one in reported])
-    if result == "passed" and faults:
+    not_covered = faults if result == "passed" else []
+    if not_covered:
         result = "undetermined"
-        screen.line(f"undetermined: nothing shows here of {', '.join(faults)}", "yellow")
-    show_exploration_verdict(screen, result, reported, time.monotonic() - began)
-    return finish(json_file, exploration_report(result, target, reported, exploring.interrupted), result)
+    show_exploration_verdict(screen, result, reported, not_covered, time.monotonic() - began)
+    return finish(json_file, exploration_report(result, target, reported, not_covered, exploring.interrupted), result)
 
 
 def _chosen(texts: Sequence[str]) -> dict[str, Scope]:

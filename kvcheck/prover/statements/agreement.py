@@ -63,10 +63,10 @@ def finders(s: Statement, faults: Faults) -> None:
                 served = (seen.met(index, lookups.serves(group, less, limit, drops)) for less in shorter)
                 closed.holds(seen, every(*served), most, where)
 
-    s.claim("no assertion of a lookup fails", raises.always)
-    s.claim("a multiple of the granularity, at most the candidate", bounded.always)
-    s.claim("the group has what such a hit needs", valid.always)
-    s.claim("full attention serves shorter hits", closed.always)
+    raises.claimed(s, "no assertion of a lookup fails")
+    bounded.claimed(s, "a multiple of the granularity, at most the candidate")
+    valid.claimed(s, "the group has what such a hit needs")
+    closed.claimed(s, "full attention serves shorter hits")
 
 
 @law(
@@ -104,11 +104,11 @@ def valid(s: Statement, faults: Faults) -> None:
                 serves = lookups.serves(group, length, most, group.drops)
                 serving.holds(seen, seen.met(group.groups[0], serves), tokens, where)
 
-    s.claim("no assertion of a lookup fails", raises.always)
-    s.claim("every group has what the hit needs", serving.always)
-    s.claim("it is a multiple of the granularity within the cap", bounded.always)
-    s.claim("tables end with the hit", whole.always)
-    s.claim("a junction is a longer hit of some group", shared.always)
+    raises.claimed(s, "no assertion of a lookup fails")
+    serving.claimed(s, "every group has what the hit needs")
+    bounded.claimed(s, "it is a multiple of the granularity within the cap")
+    whole.claimed(s, "tables end with the hit")
+    shared.claimed(s, "a junction is a longer hit of some group")
 
 
 @law(
@@ -133,10 +133,11 @@ def complete(s: Statement, faults: Faults) -> None:
             for hit in range(least, most + 1, lookups.unit):
                 wanted = {group.groups[0]: lookups.serves(group, hit, most, group.drops) for group in groups}
                 beyond = any(lookups.beyond(group, hit, group.drops) > most for group in groups)
-                if not beyond and not any(map(seen.misses, wanted, wanted.values())):
-                    longest.holds(seen, negated(every(*map(seen.met, wanted, wanted.values()))), most, equal(cap, most))
+                missing = beyond or any(map(seen.misses, wanted, wanted.values()))
+                served = False if missing else every(*map(seen.met, wanted, wanted.values()))
+                longest.holds(seen, negated(served), most, equal(cap, most))
 
-    s.claim("no longer hit serves all groups", longest.always)
+    longest.claimed(s, "no longer hit serves all groups")
 
 
 @law(
