@@ -245,6 +245,11 @@ def _valid(file: Path, layout: Layout) -> Layout:
         raise InputError(f"{file}: the layout breaks {one_line(error)}") from error
 
 
+def extra(name: str) -> str:
+    """An extra, and how it is installed: no index has a package kvcheck."""
+    return f"the extra {name} (pip install '.[{name}]' in the clone of kvcheck)"
+
+
 def one_line(error: BaseException) -> str:
     """An exception's text without line breaks; its type if it has no text."""
     return " ".join(str(error).split()) or type(error).__name__

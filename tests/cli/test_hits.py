@@ -119,7 +119,7 @@ def test_without_the_extra_a_drawing_is_refused(
 ) -> None:
     monkeypatch.setattr(hits_plot.importlib.util, "find_spec", lambda _name: None)
     assert run(["hits", "--layout", "gdn", "--plot", "h.svg"]) == 3
-    assert "pip install 'kvcheck[html]'" in capsys.readouterr().err
+    assert "pip install '.[html]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from kvcheck.targets.recording import Raised, Recording, read_recording
 from kvcheck.targets.vllm.plugin import VARIABLE
 
 HOW = f"""\
-Install kvcheck beside vLLM (pip install kvcheck, in the same environment), and start the server with
+Install kvcheck beside vLLM (pip install PATH-OF-ITS-CLONE, in the same environment), and start the server with
 
     {VARIABLE}=FILE vllm serve MODEL ...
 
@@ -31,7 +31,7 @@ FILE, then FILE.2, and so on. No text and no token is written, only which prompt
 
     kvcheck record FILE                  what it holds
     kvcheck replay FILE                  judge it, on the release that was recorded (--target path:DIR for a checkout)
-    kvcheck record FILE --out run.json   as a run, for kvcheck replay, shrink and bisect"""
+    kvcheck record FILE --out run.json   as a run, for kvcheck replay on other releases, shrink, bisect and export"""
 
 
 @click.command()

@@ -80,12 +80,12 @@ def _anybody_arrived(trace: Trace) -> bool:
 @click.command()
 @click.argument("path", metavar="RUN|TRACE|RECORDING", type=click.Path(path_type=Path))
 @target_option(None, note="  [default: what RUN was kept for or recorded on, else the model]")
-@click.option("--record", metavar="FILE", type=click.Path(path_type=Path), help="Keep what was seen as a recording.")
+@click.option("--record", metavar="FILE", type=click.Path(path_type=Path), help="Keep what was seen as a trace.")
 @json_option
 @color_option
 def command(path: Path, target: str | None, record: Path | None, json_file: str | None, no_color: bool) -> int:
-    """Judge one run (a counterexample's folder or a run file) on a target, a recorded run without one, or what a live
-    server has recorded (see kvcheck record) on the release that it was."""
+    """Judge one run (a counterexample's folder or a run file) on a target, a trace of one (what --record wrote) without
+    one, or what a live server has recorded (see kvcheck record) on the release that it was."""
     screen = screen_for(json_file, no_color, path)
     if record is not None:
         require_writable(record, path)
@@ -94,7 +94,7 @@ def command(path: Path, target: str | None, record: Path | None, json_file: str 
     found = read_run_or_trace(path)
     if isinstance(found, Trace) and target is None:
         if record is not None:
-            raise InputError(f"{path}: is a recording already; --record needs a --target")
+            raise InputError(f"{path}: is a trace already; --record needs a --target")
         replay = judged_again(path, found)
     else:
         run = found.run if isinstance(found, Trace) else found
@@ -113,7 +113,7 @@ def _record(screen: Screen, file: Path, trace: Trace | None) -> None:
     if trace is None:
         raise OutputError(f"cannot write {file}: the run gave no recording")
     write_trace(file, trace)
-    screen.line(f"recorded in {file}", "yellow")
+    screen.line(f"trace in {file}", "yellow")
 
 
 def target_of(path: Path) -> str:
