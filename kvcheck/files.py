@@ -177,6 +177,7 @@ def _bytes_of(file: Path) -> bytes:
 
 
 def _head(file: Path, raw: bytes) -> _Head:
+    require_content(file, raw)
     if raw.startswith(LIVE_BEGINNING):
         raise InputError(
             f"{file}: what a live server has recorded becomes a run first: kvcheck record {file} --out RUN"
@@ -187,6 +188,16 @@ def _head(file: Path, raw: bytes) -> _Head:
     if head.version != VERSION:
         raise InputError(f"{file}: version {head.version} is not known ({VERSION} is)")
     return head
+
+
+def require_content(file: Path, raw: bytes) -> None:
+    """Whether there is anything in a file.
+
+    Raises:
+        InputError: there is not.
+    """
+    if not raw.strip():
+        raise InputError(f"{file}: nothing is in it")
 
 
 def _decoded(file: Path, raw: bytes, kind: type[T]) -> T:

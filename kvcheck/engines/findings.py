@@ -26,6 +26,8 @@ from kvcheck.model.observation import Trace
 ACCOUNT_FILE = "account.txt"
 OF_THE_RUN = ("trace*.json", ACCOUNT_FILE)
 """What is kept beside a run and says nothing of another one. What people make of a run goes elsewhere."""
+UNDETERMINED = "undetermined"
+"""The folder of runs of which nothing can be said."""
 LONGEST_NAME = 80
 
 
@@ -52,7 +54,7 @@ class Findings:
 
     def save_undetermined(self, code: str, run: Run, traces: tuple[Trace, ...] = ()) -> Path:
         """Keep a run of which nothing can be said; returns its file."""
-        return self._keep(self.root / "undetermined" / folder_name(code), run, traces)
+        return self._keep(self.root / UNDETERMINED / folder_name(code), run, traces)
 
     def _keep(self, folder: Path, run: Run, traces: tuple[Trace, ...] = (), signature: str | None = None) -> Path:
         file = folder / RUN_FILE

@@ -454,9 +454,16 @@ def read_config(file: Path) -> dict[str, Any]:
         InputError: it cannot be read as one.
     """
     try:
-        raw = msgspec.json.decode(file.read_bytes())
+        text = file.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror or error}") from error
+    return config_in(file, text)
+
+
+def config_in(file: Path, text: bytes) -> dict[str, Any]:
+    """The same of content that stands somewhere else; ``file`` is what it is called in complaints."""
+    try:
+        raw = msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{file}: {error}") from error
     if not isinstance(raw, dict):

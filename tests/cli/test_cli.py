@@ -22,7 +22,15 @@ from toys import LAYOUT, arrival, run_of
 
 from kvcheck.cli.commands import fuzz
 from kvcheck.cli.main import run
-from kvcheck.files import read_run, run_text, stated_signature, write_json, write_run, write_trace, write_whole
+from kvcheck.files import (
+    read_run,
+    run_text,
+    stated_signature,
+    write_json,
+    write_run,
+    write_trace,
+    write_whole,
+)
 from kvcheck.model.actions import Schedule
 from kvcheck.model.layout import Group
 from kvcheck.model.observation import Observation, Promises, Retold, TargetInfo, Trace

@@ -73,7 +73,7 @@ def test_a_layout_file(tmp_path: Path) -> None:
 
 BAD = {
     "not json": "malformed",
-    "": "truncated",
+    "": "nothing is in it",
     '"text"': "Expected `object`",
     "{}": "neither a run nor a trace",
     '{"version": 1, "kvcheck": "1", "verdict": "passed", "actions": 7}': "a report, and not a run",

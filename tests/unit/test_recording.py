@@ -15,6 +15,7 @@ from helpers import replace
 from releases import output_of
 
 from kvcheck.cli.main import run
+from kvcheck.engines import retracing
 from kvcheck.engines.retracing import CUT_OFF, retraceable
 from kvcheck.files import MOST_TOKEN, InputError, Stated, read_run, stated_of, write_run
 from kvcheck.model.actions import Abort, Arrive, Complete, Run, Schedule
@@ -131,6 +132,24 @@ def test_a_last_line_that_is_cut_is_left_out(tmp_path: Path) -> None:
     assert is_recording(path)
     recording = read_recording(path)
     assert (recording.cut, len(recording.lines)) == (True, 1)
+
+
+def test_every_difference_has_words() -> None:
+    fields = {field for kind in (Told, Planned, Raised) for field in kind.__struct_fields__}
+    assert set(retracing.WORDS) == fields - {"during"}
+    failure = Failure(type="KeyError", function="free", file="", line=1, message="")
+    step = retracing.Step([], Raised(during="schedule", failure=failure))
+    told = retracing._parted(step, [Planned()])
+    assert told == "the live server raised KeyError in free, and the release planned a step"
+    told = retracing._parted(retracing.Step([], Planned(counts=[2])), [Planned(counts=[4])])
+    assert told == "tokens that each request runs: 2 on the live server, 4 on the release (entry 0)"
+
+
+def test_an_empty_file_has_one_complaint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path / "r")
+    for command in ("record", "replay", "bisect"):
+        assert run([command, str(path)]) == 3
+        assert capsys.readouterr().err == f"kvcheck: {path}: nothing is in it\n"
 
 
 @pytest.mark.parametrize("content", [b"", b"{}\n", b'{"line":"closed"}\n', b'{"line":"opened"\n'])
