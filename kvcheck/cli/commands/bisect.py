@@ -152,7 +152,6 @@ def _show(screen: Screen, series: Series, verdict: str, wrong: list[str], shown:
     earlier = ", or an earlier one: it is the oldest of those tried" if series.first_bad == series.targets[0] else ""
     for what, target, more in (("first bad ", series.first_bad, earlier), ("first good", series.first_good, "")):
         screen.line(f"{what}  {shown.get(target, target) + more if target else '-'}")
-    screen.line("as far as this run shows it: another run may show the same violation elsewhere")
     for one in series.changes[1 : -1 if series.first_good else None]:
         told = "not shown from here" if one.verdict == "passed" else "and again from here"
         screen.line(f"in between  {told}: {shown.get(one.target, one.target)}", "yellow")
@@ -161,6 +160,7 @@ def _show(screen: Screen, series: Series, verdict: str, wrong: list[str], shown:
         screen.line(f"{either} nothing can be said: {_named(series.between)}", "yellow")
     for text in wrong:
         screen.line(text, "yellow")
+    screen.line("this holds for this run: another one may show the same violation elsewhere")
     screen.verdict(verdict, f": {_meaning(series, verdict)}")
 
 

@@ -56,7 +56,7 @@ def show(name: str, release: str | None) -> int:
 
 
 @command.command()
-@click.argument("config", metavar="CONFIG.json", type=click.Path(path_type=Path))
+@click.argument("config", metavar="CONFIG.json|-", type=click.Path(path_type=Path))
 @click.option(
     "--server-args",
     metavar="TEXT",
