@@ -55,10 +55,23 @@ class _Head(msgspec.Struct):
     verdict: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-class _Expected(msgspec.Struct):
-    expected: dict[str, str]
+class Stated(msgspec.Struct, omit_defaults=True):
+    """What is said of a run, in the file beside it or in its own. ``expected``: the verdict by target. ``signature``:
+    the violation that it was kept for. ``target``: what it was found or recorded on; empty: something that nobody can
+    name."""
+
+    expected: dict[str, str] = {}
     signature: str | None = None
+    target: str | None = None
     version: int = VERSION
+
+
+class _RunFile(Run, frozen=True, kw_only=True):
+    """A run with what is said of it."""
+
+    expected: dict[str, str] = msgspec.field(default_factory=dict)
+    signature: str | None = None
+    target: str | None = None
 
 
 # ---- reading -----------------------------------------------------------------------------------------------------
@@ -84,7 +97,8 @@ def read_run_or_trace(path: Path) -> Run | Trace:
         return trace
     if head.actions is msgspec.UNSET and head.layout is msgspec.UNSET:
         raise InputError(f"{file}: neither a run nor a trace: it has no actions and no observations")
-    run = _decoded(file, raw, Run)
+    found = _decoded(file, raw, _RunFile)
+    run = Run(**{name: getattr(found, name) for name in Run.__struct_fields__})
     check_run(file, run)
     return run
 
@@ -113,24 +127,26 @@ def decoded_as(file: Path, raw: bytes, kind: Any) -> Any:
 
 
 def expected_verdicts(path: Path) -> dict[str, str]:
-    """Verdict by target, as a counterexample's folder states it; empty if there is no such statement."""
-    stated = _stated(path)
-    return stated.expected if stated else {}
+    """Verdict by target, as a counterexample's folder or the run's file states it; empty if neither does."""
+    return stated_of(path).expected
 
 
 def stated_signature(path: Path) -> str | None:
-    """The violation that a counterexample's folder is about; None if there is no such statement."""
-    stated = _stated(path)
-    return stated.signature if stated else None
+    """The violation that a run is about; None if nothing says so."""
+    return stated_of(path).signature
 
 
-def _stated(path: Path) -> _Expected | None:
-    file = run_file(path).with_name(EXPECTED_FILE)
-    if not file.is_file():
-        return None
-    raw = _bytes_of(file)
-    _head(file, raw)
-    return _decoded(file, raw, _Expected)
+def stated_of(path: Path) -> Stated:
+    """What is said of a run: in its own file, else in the one beside it."""
+    run = run_file(path)
+    for file in (run, run.with_name(EXPECTED_FILE)):
+        if file.is_file():
+            raw = _bytes_of(file)
+            _head(file, raw)
+            stated = _decoded(file, raw, Stated)
+            if stated != Stated():
+                return stated
+    return Stated()
 
 
 def run_file(path: Path) -> Path:
@@ -161,6 +177,7 @@ def _bytes_of(file: Path) -> bytes:
 
 
 def _head(file: Path, raw: bytes) -> _Head:
+    require_content(file, raw)
     if raw.startswith(LIVE_BEGINNING):
         raise InputError(
             f"{file}: what a live server has recorded becomes a run first: kvcheck record {file} --out RUN"
@@ -171,6 +188,16 @@ def _head(file: Path, raw: bytes) -> _Head:
     if head.version != VERSION:
         raise InputError(f"{file}: version {head.version} is not known ({VERSION} is)")
     return head
+
+
+def require_content(file: Path, raw: bytes) -> None:
+    """Whether there is anything in a file.
+
+    Raises:
+        InputError: there is not.
+    """
+    if not raw.strip():
+        raise InputError(f"{file}: nothing is in it")
 
 
 def _decoded(file: Path, raw: bytes, kind: type[T]) -> T:
@@ -229,6 +256,11 @@ def _valid(file: Path, layout: Layout) -> Layout:
         raise InputError(f"{file}: the layout breaks {one_line(error)}") from error
 
 
+def extra(name: str) -> str:
+    """An extra, and how it is installed: no index has a package kvcheck."""
+    return f"the extra {name} (pip install '.[{name}]' in the clone of kvcheck)"
+
+
 def one_line(error: BaseException) -> str:
     """An exception's text without line breaks; its type if it has no text."""
     return " ".join(str(error).split()) or type(error).__name__
@@ -237,9 +269,9 @@ def one_line(error: BaseException) -> str:
 # ---- writing -----------------------------------------------------------------------------------------------------
 
 
-def write_run(path: Path, run: Run) -> None:
-    """A run, one action a line."""
-    write_whole(path, run_text(run).encode())
+def write_run(path: Path, run: Run, stated: Stated | None = None) -> None:
+    """A run, one action a line, with what is said of it."""
+    write_whole(path, run_text(run, stated).encode())
 
 
 def write_trace(path: Path, trace: Trace) -> None:
@@ -267,15 +299,16 @@ def json_text(value: Any) -> str:
     return encoded(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False)).decode() + "\n"
 
 
-def versioned(value: Layout | Run) -> dict[str, Any]:
+def versioned(value: Layout | Run | Stated) -> dict[str, Any]:
     """As plain data, the version always among it."""
     plain: dict[str, Any] = msgspec.to_builtins(value)
     return {"version": value.version, **plain}
 
 
-def run_text(run: Run) -> str:
+def run_text(run: Run, stated: Stated | None = None) -> str:
     """JSON with one action a line, for people and for diffs."""
     lines = [f'  "version": {run.version}']
+    lines += [f'  "{name}": {_compact(value)}' for name, value in msgspec.to_builtins(stated or Stated()).items()]
     for name, value in versioned(run).items():
         if name not in ("version", "layout", "actions"):
             lines.append(f'  "{name}": {_compact(value)}')

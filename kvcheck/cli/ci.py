@@ -33,7 +33,16 @@ from kvcheck.engines.baseline import (
 from kvcheck.engines.campaign import CampaignResult, Plan
 from kvcheck.engines.database import FORMS, Database, open_database
 from kvcheck.engines.earlier import Earlier, counterexamples_in, family, in_order, missed, remember, stored_in
-from kvcheck.files import InputError, OutputError, append_text, one_line, require_writable, write_json, write_whole
+from kvcheck.files import (
+    InputError,
+    OutputError,
+    append_text,
+    extra,
+    one_line,
+    require_writable,
+    write_json,
+    write_whole,
+)
 from kvcheck.model.actions import Level
 from kvcheck.report.console import Screen
 from kvcheck.report.known import baseline_entry, show_earlier, show_known, update_text
@@ -152,7 +161,7 @@ class Ci:
             try:
                 importlib.import_module("junitparser")
             except ImportError as error:
-                raise InputError(f"--junit needs the extra kvcheck[junit] ({one_line(error)})") from error
+                raise InputError(f"--junit needs {extra('junit')}: {one_line(error)}") from error
 
     # ---- before the campaign -------------------------------------------------------------------------------------
 

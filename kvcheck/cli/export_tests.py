@@ -12,7 +12,7 @@ from kvcheck.export.found import Found
 from kvcheck.export.pytest_test import pytest_test
 from kvcheck.export.trial import tried
 from kvcheck.export.vllm_test import vllm_test
-from kvcheck.files import InputError, name_of, read_run_or_trace, stated_signature
+from kvcheck.files import InputError, extra, name_of, read_run_or_trace, stated_signature
 from kvcheck.model.observation import Trace
 from kvcheck.report.console import Screen
 from kvcheck.report.info import info_text
@@ -70,7 +70,7 @@ def _trial(text: str, found: Found, screen: Screen) -> str:
     try:
         lost = tried(text, found)
     except LookupError as error:
-        screen.line(f"not tried  {error}; kvcheck[test] has it", "yellow")
+        screen.line(f"not tried  {error}: it comes with {extra('test')}", "yellow")
         return ""
     if not lost:
         screen.line(f"tried      it fails on {found.trace.target.spec}, as it should")

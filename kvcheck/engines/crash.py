@@ -20,6 +20,8 @@ _LOGGED = re.compile(r"^.*?\[[\w./-]+:\d+\]")
 _IN_FUNCTION = re.compile(r"\bin (?:the )?(?:function |method )?`?(?:[A-Za-z_]\w*\.)*(?P<function>[A-Za-z_]\w*)")
 _BESIDE = re.compile(rf"(?<![\w.]){_TYPE} `?(?P<function>[A-Za-z]\w*_\w*)(?![\w=:]|\.\w)")
 """As a signature has it: the function behind the exception, and no word between them."""
+_CALLED = re.compile(r"`?(?:[A-Za-z_]\w*\.)*(?P<function>[A-Za-z_]\w*)\(\)`?")
+_ALONE = re.compile(r"`?(?:[A-Za-z_]\w*\.)*(?P<function>[A-Za-z]\w*_\w*)`?")
 _TOLD_ON = frozenset({"EngineDeadError", "EngineGenerateError"})
 """What the other processes of a server raise when the engine has died of something else."""
 
@@ -48,11 +50,17 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def crash_in(text: str) -> Crash | None:
-    """What a report says; None if it names neither an exception, nor a function, nor a signature."""
+    """What a report says; None if it names neither an exception of the engine, nor a function, nor a signature."""
     words = " ".join(text.split())
     if is_signature(words):
         return Crash(signature=words)
-    return _in_traceback(text) or _in_words(words)
+    found = _tracebacks(text)
+    return _in_tracebacks(found) if found else _in_words(words)
+
+
+def told_on(text: str) -> str:
+    """What other processes of the server raised when the engine had died; empty if the text has nothing of that."""
+    return next((name for name in sorted(_TOLD_ON) if name in text), "")
 
 
 def is_signature(words: str) -> bool:
@@ -65,9 +73,7 @@ class _Traceback(msgspec.Struct):
     type: str = ""
 
 
-def _in_traceback(text: str) -> Crash | None:
-    """The innermost function of the server and what it raised, of the last traceback that comes from its core: those
-    after it come from processes that only heard of it."""
+def _tracebacks(text: str) -> list[_Traceback]:
     found: list[_Traceback] = []
     for line in text.splitlines():
         if frame := _FRAME.search(line):
@@ -76,10 +82,17 @@ def _in_traceback(text: str) -> Crash | None:
             found[-1].frames.append((frame["file"], frame["function"]))
         elif found and not found[-1].type and (raised := _RAISED.match(_LOGGED.sub("", line).strip())):
             found[-1].type = raised["type"]
-    if not found:
-        return None
+    return found
+
+
+def _in_tracebacks(found: list[_Traceback]) -> Crash | None:
+    """The innermost function of the server and what it raised, of the last traceback that comes from its core: those
+    after it come from processes that only heard of it. None: all do."""
     core = [one for one in found if any("vllm/v1/core" in file for file, _ in one.frames)]
-    chosen = (core or found)[-1]
+    others = [one for one in found if one.type not in _TOLD_ON]
+    if not (core or others):
+        return None
+    chosen = (core or others)[-1]
     servers = [function for file, function in chosen.frames if _is_servers(file)]
     return Crash(type=chosen.type, function=servers[-1] if servers else chosen.frames[-1][1])
 
@@ -92,11 +105,12 @@ def _is_servers(file: str) -> bool:
 
 def _in_words(words: str) -> Crash | None:
     """The first exception and the last function of a sentence; one without an underscore may be any word, and counts
-    only beside an exception."""
+    only beside an exception. What is called may be of a message, and counts only without one."""
     types = [match["type"] for match in _NAMED.finditer(words) if match["type"] not in _TOLD_ON]
     functions = [match["function"] for match in _IN_FUNCTION.finditer(words)]
+    called = [match["function"] for match in (_ALONE.fullmatch(words), *_CALLED.finditer(words)) if match]
     beside = [match["function"] for match in _BESIDE.finditer(words) if match["type"] in types]
-    named = [function for function in functions if "_" in function] or beside or (functions if types else [])
+    named = [function for function in functions if "_" in function] or beside or (functions if types else called)
     if not types and not named:
         return None
     return Crash(type=types[0] if types else "", function=named[-1] if named else "")

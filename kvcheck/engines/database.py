@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase, GitHubArtifactDatabase
 
-from kvcheck.files import InputError, encoded, one_line
+from kvcheck.files import InputError, encoded, extra, one_line
 
 ARTIFACT = "kvcheck-database"
 """How the artifact is called if nothing else is said."""
@@ -174,7 +174,7 @@ def _redis(place: str) -> ExampleDatabase:
         from hypothesis.extra.redis import RedisExampleDatabase  # noqa: PLC0415  only who wants it needs it
         from redis import Redis  # noqa: PLC0415
     except ImportError as error:
-        raise InputError(f"{place}: needs the extra kvcheck[redis] ({one_line(error)})") from error
+        raise InputError(f"{place}: needs {extra('redis')}: {one_line(error)}") from error
     try:
         server = Redis.from_url(place, socket_timeout=ANSWER_SECONDS, socket_connect_timeout=ANSWER_SECONDS)
         return RedisExampleDatabase(server, expire_after=KEPT, key_prefix=b"kvcheck:")

@@ -12,9 +12,10 @@ from kvcheck.files import (
     EXPECTED_FILE,
     RUN_FILE,
     TRACE_FILE,
-    VERSION,
     OutputError,
+    Stated,
     encoded,
+    versioned,
     write_json,
     write_run,
     write_trace,
@@ -25,12 +26,14 @@ from kvcheck.model.observation import Trace
 ACCOUNT_FILE = "account.txt"
 OF_THE_RUN = ("trace*.json", ACCOUNT_FILE)
 """What is kept beside a run and says nothing of another one. What people make of a run goes elsewhere."""
+UNDETERMINED = "undetermined"
+"""The folder of runs of which nothing can be said."""
 LONGEST_NAME = 80
 
 
 class Findings:
-    """One folder a bucket: ``run.json``, the expected verdict with its signature, and a recording and an account once
-    there are.
+    """One folder a bucket: ``run.json``, the expected verdict with its signature (of a run of which nothing can be
+    said, the target), and a recording and an account once there are.
 
     A file that cannot be written never ends a campaign: the first reason is kept in ``error``.
     """
@@ -51,7 +54,7 @@ class Findings:
 
     def save_undetermined(self, code: str, run: Run, traces: tuple[Trace, ...] = ()) -> Path:
         """Keep a run of which nothing can be said; returns its file."""
-        return self._keep(self.root / "undetermined" / folder_name(code), run, traces)
+        return self._keep(self.root / UNDETERMINED / folder_name(code), run, traces)
 
     def _keep(self, folder: Path, run: Run, traces: tuple[Trace, ...] = (), signature: str | None = None) -> Path:
         file = folder / RUN_FILE
@@ -59,9 +62,7 @@ class Findings:
             try:
                 _remove(folder, *OF_THE_RUN)
                 write_run(file, run)
-                if signature is not None:
-                    expected = {"version": VERSION, "signature": signature, "expected": {self._spec: "violated"}}
-                    write_json(folder / EXPECTED_FILE, expected)
+                write_json(folder / EXPECTED_FILE, versioned(said_of(self._spec, signature)))
                 self._save_traces(folder, traces)
             except OutputError as error:
                 self.error = self.error or str(error)
@@ -79,6 +80,13 @@ class Findings:
         names = [TRACE_FILE] if len(traces) == 1 else [f"trace-{i}.json" for i in range(1, len(traces) + 1)]
         for name, trace in zip(names, traces, strict=True):
             write_trace(folder / name, trace)
+
+
+def said_of(spec: str, signature: str | None) -> Stated:
+    """What is said of a run that was found on a target."""
+    if signature is None:
+        return Stated(target=spec)
+    return Stated(expected={spec: "violated"}, signature=signature)
 
 
 def _remove(folder: Path, *patterns: str) -> None:

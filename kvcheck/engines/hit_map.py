@@ -97,11 +97,12 @@ class Setup(msgspec.Struct, frozen=True):
 
 class Measured(msgspec.Struct, frozen=True):
     """All points of a question, or why there are none. ``granularity``: hits are multiples of so many tokens, and
-    ``because``: why of these."""
+    ``because``: why of these. ``retention``: the interval in tokens that the target has; None: dense."""
 
     points: tuple[Point, ...] = ()
     granularity: int = 0
     because: str = ""
+    retention: int | None = None
     undetermined: str = ""
 
 
@@ -117,7 +118,7 @@ def question(layouts: Sequence[Layout], case: Case, tail: int, up_to: int | None
     """What to ask of servers with these layouts, the same of all: short of, at and past each boundary up to some
     scheduler blocks and where windows, chunks and steps end; with ``up_to``, each boundary up to there; all lengths
     if they are few."""
-    room = min(layout.max_model_len for layout in layouts) - 1 - (tail if case.tails else 0)
+    room = room_of(layouts, case, tail)
     whole = BLOCKS * max(layout.scheduler_block for layout in layouts)
     last = max(0, min(room, whole if up_to is None else up_to))
     lengths = {1, last, *(mark + side for layout in layouts for mark in _marks(layout) for side in (-1, 0, 1))}
@@ -128,6 +129,11 @@ def question(layouts: Sequence[Layout], case: Case, tail: int, up_to: int | None
     if asked and asked[-1] <= MOST_LENGTHS:
         asked = list(range(1, asked[-1] + 1))
     return Question(case.name, tuple(asked), tail)
+
+
+def room_of(layouts: Sequence[Layout], case: Case, tail: int) -> int:
+    """So many tokens can prompts of this case share, beside their tail and one more token."""
+    return min(layout.max_model_len for layout in layouts) - 1 - (tail if case.tails else 0)
 
 
 def _boundaries(last: int, size: int) -> Iterator[int]:
@@ -246,7 +252,8 @@ def measure(target: Target, layout: Layout, asked: Question) -> Measured:
     try:
         promises = target.start(with_room(layout, [])).promises
         points = _conversation(target, layout, asked) if case.grows else _each(target, layout, asked, case)
-        return Measured(tuple(points), granularity(layout, promises), why_granularity(layout, promises))
+        because = why_granularity(layout, promises)
+        return Measured(tuple(points), granularity(layout, promises), because, promises.retention)
     except UnsupportedLayout as error:
         return Measured(undetermined=f"not supported: {error}")
     except NotServed as error:

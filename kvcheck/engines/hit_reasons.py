@@ -54,7 +54,8 @@ def _why_whole(layout: Layout) -> str:
     """Why hits do not end inside a block, where something is there to gain (R3.2)."""
     h, groups = layout.hash_block, layout.groups
     if not any(not g.is_attention and g.block_size > h for g in groups):
-        return ""
+        idle = layout.match_unit is not None and h < layout.scheduler_block
+        return f"; the match unit of {h} counts for nothing, as no Mamba group has larger blocks (R3.2)" if idle else ""
     if layout.dcp > 1:
         return "; not finer under DCP (R3.2)"
     coarse = [index for index, g in enumerate(groups) if not g.fine_grained and layout.block_tokens(index) != h]

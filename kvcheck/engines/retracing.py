@@ -46,6 +46,24 @@ from kvcheck.targets.vllm.live import LiveRecorder
 from kvcheck.targets.vllm.live_layout import differing
 from kvcheck.targets.vllm.session import SchedulerSession
 
+WORDS = {
+    "who": "requests that run",
+    "counts": "tokens that each request runs",
+    "going_on": "requests that run on",
+    "starts": "tokens computed before, of requests that run on",
+    "more": "blocks that are added",
+    "new": "requests that begin, with their blocks",
+    "resumed": "requests that are resumed",
+    "drafts": "drafts that run",
+    "preempted": "requests that are preempted",
+    "copies": "blocks that are copied",
+    "zero": "blocks that are zeroed",
+    "done": "whether it was done",
+    "failure": "exceptions",
+    "log": "what the pool took, touched and gave back",
+    "ended": "requests that ended",
+}
+"""What the fields of an outcome are."""
 CUT_OFF = "cut-off: the recording was not ended in order: the server was killed, or still runs"
 
 
@@ -285,8 +303,10 @@ def _parted(step: Step, lines: list[Any]) -> str:
         return ""
     for field in _fields(live, made):
         theirs, ours = _comparable(live, field), _comparable(made, field)
+        if field == "kind" and theirs != ours:
+            return f"the live server {_did(live)}, and the release {_did(made)}"
         if theirs != ours:
-            return f"{field}: {_first_difference(theirs, ours)}"
+            return f"{WORDS[field]}: {_first_difference(theirs, ours)}"
     return ""
 
 
@@ -294,8 +314,20 @@ def _first_difference(theirs: Any, ours: Any) -> str:
     if isinstance(theirs, list | None) and isinstance(ours, list | None):
         pairs = enumerate(zip_longest(theirs or (), ours or (), fillvalue="nothing"))
         index, (theirs, ours) = next((i, pair) for i, pair in pairs if pair[0] != pair[1])
-        return f"{_short(theirs)} there and {_short(ours)} here, at place {index}"
-    return f"{_short(theirs)} there and {_short(ours)} here"
+        return f"{_short(theirs)} on the live server, {_short(ours)} on the release (entry {index})"
+    return f"{_short(theirs)} on the live server, {_short(ours)} on the release"
+
+
+def _did(outcome: Outcome | None) -> str:
+    """What came of an action, in words."""
+    match outcome:
+        case Planned():
+            return "planned a step"
+        case Raised():
+            return f"raised {outcome.failure.type} in {outcome.failure.function}"
+        case None:
+            return "told nothing"
+    return "went on"
 
 
 def _merged(outcomes: Iterator[Outcome]) -> Outcome | None:

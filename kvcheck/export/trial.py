@@ -57,6 +57,8 @@ def _pytest(file: Path, found: Found) -> subprocess.CompletedProcess[str] | None
 def _judged(done: subprocess.CompletedProcess[str] | None, file: Path, found: Found) -> str:
     if done is None:
         return "the test does not end"
+    if done.returncode == 0 and " skipped" in done.stdout:
+        return "the test is skipped there: it cannot make the server"
     if done.returncode == 0:
         return "the test passes there: what is broken does not show in what it asserts"
     crash = _CRASH.search(done.stdout)

@@ -105,7 +105,7 @@ def _test(found: Found, claim: Claim, name: str, server_class: str) -> str:
     if answers := _answers(found):
         named["answers"] = answers
     body = [
-        "scheduler = make_scheduler(tmp_path, monkeypatch)",
+        "scheduler = built(make_scheduler, tmp_path, monkeypatch)",
         code(Call(server_class, Name("scheduler"), **named), 4, "server = "),
         "",
         *(code(_action(action), 4) for action, _ in actions[:-1]),

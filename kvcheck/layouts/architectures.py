@@ -103,11 +103,25 @@ def has_gated_delta(config: Config) -> bool:
     return config.architecture in _GATED_DELTA
 
 
+_MTP_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_num_layers")
+
+
 def mtp_layers(config: Config) -> int:
     """Layers of the drafter that comes with a model (MTP); 1 where the config does not say."""
-    return config.number(
-        "num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_num_layers", default=1, most=MOST_LAYERS
-    )
+    return config.number(*_MTP_LAYERS, default=1, most=MOST_LAYERS)
+
+
+def require_mtp(config: Config) -> None:
+    """Whether a drafter (MTP) comes with the model.
+
+    Raises:
+        InputError: its config names none, and models of this architecture come without.
+    """
+    if config.architecture not in _WITH_MTP and not any(config.has(name) for name in _MTP_LAYERS):
+        raise InputError(
+            f"no server would start with MTP: {config.architecture} comes without, and the config names no layers of "
+            f"it ({', '.join(_MTP_LAYERS)})"
+        )
 
 
 def attention(config: Config, server: Server, window: int = 0, chunk: int = 0) -> Layer:
@@ -378,6 +392,10 @@ _GATED_DELTA = (
     "Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM", "Qwen3_5ForConditionalGeneration",
     "Qwen3_5MoeForConditionalGeneration",
 )  # fmt: skip
+_WITH_MTP = frozenset({
+    *_GATED_DELTA, "DeepseekV3ForCausalLM", "Glm4MoeForCausalLM", "Glm4MoeLiteForCausalLM", "Ernie4_5_MoeForCausalLM",
+})  # fmt: skip
+"""Models of these come with a drafter (MTP), whether their config says so or not."""
 
 ARCHITECTURES: dict[str, Family] = {
     **dict.fromkeys(_PLAIN, _plain),

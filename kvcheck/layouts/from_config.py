@@ -19,12 +19,13 @@ from kvcheck.layouts.architectures import (
     latent_attention,
     layers_of,
     mtp_layers,
+    require_mtp,
 )
 from kvcheck.layouts.layers import MOST, Config, Layer
 from kvcheck.layouts.pages import LayerGroup, Sized, grouped, sized
 from kvcheck.layouts.presets import NEWEST, SPARE_BLOCKS
 from kvcheck.layouts.scaling import scaled
-from kvcheck.layouts.server_args import ServerArgs
+from kvcheck.layouts.server_args import AUTO_LENGTH, ServerArgs
 from kvcheck.model.layout import EAGLE_FAMILY, NEXT_TOKEN_DRAFTERS, Connector, Drafter, Group, Layout, Method, problems
 
 LONGEST, REQUESTS, BUDGET = 8192, 256, 8192
@@ -376,6 +377,8 @@ class _Plan:
 
     def _longest(self) -> int:
         stated = self._config.number("max_position_embeddings", default=LONGEST)
+        if AUTO_LENGTH in self._args.words:
+            self.notes.append(f"--{AUTO_LENGTH} auto: a server with too little memory takes less than {stated} tokens")
         longest = self._args.number("max-model-len", stated)
         if longest > MOST_LONGEST and self._full_size:
             self.notes.append(f"requests of up to {longest} tokens, {MOST_LONGEST} here")
@@ -391,6 +394,8 @@ class _Plan:
         if stated is None:
             return None
         method = _method(stated)
+        if method == "mtp" and "model" not in stated:
+            require_mtp(self._config)
         tokens = _converted(self._args, "speculative-config", _Drafts).num_speculative_tokens
         modules = mtp_layers(self._config) if method == "mtp" else 1
         tokens = modules if tokens is None and method == "mtp" else tokens
@@ -449,9 +454,16 @@ def read_config(file: Path) -> dict[str, Any]:
         InputError: it cannot be read as one.
     """
     try:
-        raw = msgspec.json.decode(file.read_bytes())
+        text = file.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror or error}") from error
+    return config_in(file, text)
+
+
+def config_in(file: Path, text: bytes) -> dict[str, Any]:
+    """The same of content that stands somewhere else; ``file`` is what it is called in complaints."""
+    try:
+        raw = msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{file}: {error}") from error
     if not isinstance(raw, dict):

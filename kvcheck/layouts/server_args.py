@@ -26,6 +26,9 @@ _WORDS = frozenset({
     "kv-cache-dtype", "dtype", "mamba-cache-dtype", "mamba-ssm-cache-dtype", "mamba-cache-mode", "scheduling-policy",
     "gdn-prefill-backend",
 })  # fmt: skip
+AUTO_LENGTH = "max-model-len"
+"""A number, or what stands for the longest that the model and the memory allow."""
+_AUTO = ("auto", "-1")
 _DRAFTS = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
 """Keys of ``speculative-config`` that have an option of their own."""
 _OBJECTS = frozenset({"speculative-config", "kv-transfer-config", "kv-events-config"})
@@ -94,7 +97,7 @@ class _Reader:
         if switch in _SWITCHES:
             self._args.switches[switch] = not name.startswith("no-")
         elif name in _NUMBERS:
-            self._args.numbers[name] = _number(name, self._value(name, value))
+            self._take_number(name, self._value(name, value))
         elif name in _WORDS:
             self._args.words[name] = self._value(name, value)
         elif name in _OBJECTS:
@@ -109,6 +112,15 @@ class _Reader:
         else:
             self._values = self._heap(name)
             self._values.append(word)
+
+    def _take_number(self, name: str, text: str) -> None:
+        """The last of several counts."""
+        automatic = name == AUTO_LENGTH and text.strip().lower() in _AUTO
+        (self._args.numbers if automatic else self._args.words).pop(name, None)
+        if automatic:
+            self._args.words[name] = "auto"
+        else:
+            self._args.numbers[name] = _number(name, text)
 
     def _heap(self, name: str) -> list[str]:
         """Where an option goes that is not read, and its value after it."""

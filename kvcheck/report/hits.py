@@ -27,12 +27,14 @@ Maps = dict[str, dict[str, Measured]]
 
 
 def show_granularity(screen: Screen, setups: Sequence[Setup], maps: Maps) -> None:
-    """What hits are multiples of, and why of that."""
+    """What hits are multiples of, and why of that; and what a release's own retention is."""
     for setup in setups:
         known = _granularity(setup.name, maps)
         if known["granularity"] is not None:
             name = f"{setup.name}: " if setup is not setups[0] else ""
             screen.line(f"         {name}hits are multiples of {known['granularity']} tokens: {known['because']}")
+            if setup.layout.retention == "release":
+                screen.line(f"         {name}retention release is {known['retention']} on this target")
 
 
 def show_case(screen: Screen, case: Case, measured: dict[str, Measured]) -> None:
@@ -76,7 +78,7 @@ def _why(points: Sequence[Point]) -> str:
     """All that stands against longer hits at one of these points."""
     found = reasons(points)
     more = len(found) - MOST_REASONS
-    return "; or ".join(found[:MOST_REASONS]) + (f"; or for one of {more} reasons more" if more > 0 else "")
+    return "; or ".join(found[:MOST_REASONS]) + (f"; or for {more} reason{'s' * (more > 1)} more" if more > 0 else "")
 
 
 def _lengths(points: Sequence[Point]) -> str:
@@ -113,7 +115,7 @@ def _compared(name: str, base: Sequence[Point], other: Measured) -> Iterator[str
     for run in differing[:MOST_DIFFERENCES]:
         before, after = [pair[0] for pair in run], [pair[1] for pair in run]
         hits = f"{_span([point.hit for point in before])} becomes {_span([point.hit for point in after])}"
-        yield f"  {_lengths(before):>{WIDTH}} {hits}: {_why(after)}"
+        yield f"  {_lengths(before):>{WIDTH}} shared: {hits}: {_why(after)}"
     if len(differing) > MOST_DIFFERENCES:
         yield f"  {'':>{WIDTH}} and {len(differing) - MOST_DIFFERENCES} stretches more, see --json"
 
@@ -193,7 +195,12 @@ def hits_report(setups: Sequence[Setup], infos: dict[str, TargetInfo], maps: Map
 
 def _granularity(name: str, maps: Maps) -> dict[str, Any]:
     known = next((m[name] for m in maps.values() if m[name].granularity), Measured())
-    return {"granularity": known.granularity or None, "because": known.because}
+    retention = "dense" if known.retention is None else known.retention
+    return {
+        "granularity": known.granularity or None,
+        "because": known.because,
+        "retention": retention if known.granularity else None,
+    }
 
 
 def _entry(point: Point) -> dict[str, Any]:

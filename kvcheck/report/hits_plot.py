@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvcheck.engines.hit_map import Case, Point
-from kvcheck.files import InputError, write_whole
+from kvcheck.files import InputError, extra, write_whole
 from kvcheck.report.hits import Maps, every_length
 from kvcheck.report.pages.charts import stairs
 
@@ -24,7 +24,7 @@ def require_plots(file: Path) -> None:
     if file.suffix != SUFFIX:
         raise InputError(f"--plot {file}: a drawing is a file {SUFFIX}")
     if importlib.util.find_spec("leather") is None:
-        raise InputError("--plot needs leather: pip install 'kvcheck[html]'")
+        raise InputError(f"--plot needs {extra('html')}")
 
 
 def plot(file: Path, cases: Sequence[Case], maps: Maps) -> None:

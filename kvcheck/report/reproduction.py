@@ -15,7 +15,7 @@ from kvcheck.engines.tally import Undetermined
 from kvcheck.report.account import how_to_reproduce, show_account
 from kvcheck.report.campaign_json import campaign_report, undetermined
 from kvcheck.report.console import Screen
-from kvcheck.report.verdict import account_of, show_undetermined
+from kvcheck.report.verdict import account_of, show_undetermined, show_where_undetermined
 
 MOST_OTHERS = 20
 
@@ -101,6 +101,7 @@ def _show_tried(screen: Screen, reproduction: Reproduction) -> None:
     for text in reproduction.remarks:
         screen.line(text, "yellow")
     show_undetermined(screen, result.undetermined)
+    show_where_undetermined(screen, result.plan.out)
     if reproduction.others:
         screen.line("a run ends with the first violation that makes the rest meaningless: one above may be the cause")
 

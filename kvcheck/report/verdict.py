@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from kvcheck.engines.buckets import Bucket
 from kvcheck.engines.campaign import CampaignResult
+from kvcheck.engines.findings import UNDETERMINED
 from kvcheck.engines.judging import RunResult
 from kvcheck.engines.tally import Undetermined
 from kvcheck.report.account import Account, how_to_reproduce
@@ -40,6 +42,7 @@ def show_verdict(screen: Screen, result: CampaignResult) -> None:
     show_undetermined(screen, result.undetermined)
     if result.buckets:
         screen.line(f"runs and recordings: {result.plan.out}")
+    show_where_undetermined(screen, result.plan.out)
     if is_model(result.plan.spec):
         screen.line(about_model(result.plan.spec))
     screen.verdict(result.verdict, f": {meaning_text(result)} ({bound_text(result)})")
@@ -60,6 +63,12 @@ def show_undetermined(screen: Screen, items: Sequence[Undetermined]) -> None:
         screen.line(f"undetermined: {item.code}: {item.message}{times}", "yellow")
     if len(items) > MOST_UNDETERMINED:
         screen.line(f"undetermined: {len(items) - MOST_UNDETERMINED} more, see --json", "yellow")
+
+
+def show_where_undetermined(screen: Screen, out: Path) -> None:
+    """Where the runs are of which nothing can be said, if there are any."""
+    if (folder := out / UNDETERMINED).is_dir():
+        screen.line(f"runs of which nothing can be said: {folder}")
 
 
 def about_model(spec: str) -> str:
@@ -95,7 +104,8 @@ def show_replay_verdict(
 ) -> None:
     """The last line of a replay of a run with ``whole`` actions."""
     ended = "; what came after it was not run" if result.actions < whole else ""
-    done = f"{result.actions} actions, {result.skipped} of them without a subject"
+    part = f" of {whole}" if result.actions < whole else ""
+    done = f"{result.actions}{part} actions, {result.skipped} of them without a subject"
     meaning = {
         "passed": "this run breaks no invariant",
         "violated": _violations(len(result.violations)) + ended,

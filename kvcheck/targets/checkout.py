@@ -65,6 +65,8 @@ def unpack(repo: Path, commit: str, folder: Path) -> None:
     Raises:
         TargetError: the commit has no such package.
     """
+    if not _git(repo, "ls-tree", commit, "--", PACKAGE).stdout:
+        raise TargetError(f"the commit has no folder {PACKAGE}")
     archive = _git(repo, "archive", "--format=tar", commit, "--", PACKAGE).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         sources = [member for member in tar.getmembers() if member.isfile() and member.name.endswith(".py")]

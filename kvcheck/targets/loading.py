@@ -51,12 +51,13 @@ def load_planner(spec: str) -> Planner | None:
 
 
 def is_driven(spec: str, function: str) -> bool:
-    """Whether the target has a function of this name where a run can come to it; of the model nothing is asked.
+    """Whether the target has a function of this name where a run can come to it; of the model nothing is asked, nor of
+    what has no name, such as a lambda.
 
     Raises:
         TargetError: there is no such target.
     """
-    if is_model(spec):
+    if is_model(spec) or function.startswith("<"):
         return True
     package = resolve(spec).root / "vllm" / "v1"
     sources = [*package.glob("*.py"), *(package / "core").rglob("*.py")]

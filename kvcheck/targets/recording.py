@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from kvcheck.files import LIVE_BEGINNING, MOST_TOKEN, InputError, one_line, read_run_or_trace
+from kvcheck.files import LIVE_BEGINNING, MOST_TOKEN, InputError, one_line, read_run_or_trace, require_content
 from kvcheck.model.layout import Layout
 from kvcheck.model.observation import Failure, Tables
 
@@ -192,6 +192,7 @@ def read_recording(path: Path) -> Recording:
         raw = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    require_content(path, raw)
     if not raw.startswith(LIVE_BEGINNING):
         raise InputError(f"{path}: not a recording of a live server{_what_else(path)}")
     rows = raw.split(b"\n")

@@ -22,7 +22,15 @@ from toys import LAYOUT, arrival, run_of
 
 from kvcheck.cli.commands import fuzz
 from kvcheck.cli.main import run
-from kvcheck.files import read_run, run_text, write_json, write_run, write_trace, write_whole
+from kvcheck.files import (
+    read_run,
+    run_text,
+    stated_signature,
+    write_json,
+    write_run,
+    write_trace,
+    write_whole,
+)
 from kvcheck.model.actions import Schedule
 from kvcheck.model.layout import Group
 from kvcheck.model.observation import Observation, Promises, Retold, TargetInfo, Trace
@@ -166,6 +174,8 @@ def test_shrink(toys: Any, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(Path("found/run.json"), run_of("a", "b", "fail-x", "c"))
     assert run(["shrink", "found", "--target", "toy", "--seconds", "10", "--json", "s.json"]) == 1
     assert len(read_run(Path("found.shrunk.json")).actions) == 1
+    assert run(["replay", "found.shrunk.json"]) == 1  # on the target that it was shrunk on
+    assert stated_signature(Path("found.shrunk.json")) == "system.exception AssertionError fail"
     assert [file.name for file in Path("found").iterdir()] == ["run.json"]
     assert report_of("s.json")["violations"][0]["actions"] == 1
     assert "5 actions before" not in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 from pathlib import Path
 
 import pytest
@@ -66,10 +68,18 @@ def test_the_model_of_a_release_resolves_as_that_release(capsys: pytest.CaptureF
     assert kept == {"0.28.0": {0}, "0.33.0": {1}}
 
 
+def test_a_config_is_read_from_stdin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for text, status in ((b'{"architectures": ["NewForCausalLM"]}', 3), ((CONFIGS / "phi-4.json").read_bytes(), 0)):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+        assert run(["layouts", "from-config", "-"]) == status
+    assert json.loads(capsys.readouterr().out)["groups"]
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ('{"architectures": ["NewForCausalLM"]}', "NewForCausalLM is not known here"),
+        ("{}", "config.json: the config names no architecture"),
         ("[]", "not a JSON object"),
         ("{", "config.json"),
     ],

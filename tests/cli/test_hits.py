@@ -66,17 +66,24 @@ def test_changes_of_a_layout_and_other_targets_are_compared(capsys: pytest.Captu
         "model+replay-boundary-not-kept",
         "with retention=0",
     ]
-    assert [one["granularity"] for one in report["setups"]] == [8, 8, 8]
+    assert [(one["granularity"], one["retention"]) for one in report["setups"]] == [(8, "dense"), (8, "dense"), (8, 0)]
     assert list(report["cases"]) == ["again", "continued"]
     continued = {name: {p["shared"]: p["hit"] for p in points} for name, points in report["cases"]["continued"].items()}
     assert (continued["model"][16], continued["with retention=0"][16]) == (16, 0)
     shown = capsys.readouterr().out
     assert "  with retention=0: the same at all" in shown
+    assert shown.count("retention release is dense on this target") == 2
     assert "  with retention=0: shorter hits at 2 of " in shown
-    assert (
-        "16 16 becomes 0: mamba groups 0 to 2: no state after 16 tokens: retention 0 keeps only what is needed where"
-        in shown
-    )
+    assert "16 shared: 16 becomes 0: mamba groups 0 to 2: no state after 16 tokens: retention 0 keeps only" in shown
+
+
+def test_lengths_beyond_the_longest_request_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for up_to, told in (
+        ("55", "all was measured ("),
+        ("56", "all was measured that fits: prompts share no more than 55"),
+    ):
+        assert run(["hits", "--layout", "gdn", "--case", "shared", "--up-to", up_to]) == 0
+        assert told in capsys.readouterr().out
 
 
 def test_a_layout_that_the_target_does_not_have_is_undetermined(capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +126,7 @@ def test_without_the_extra_a_drawing_is_refused(
 ) -> None:
     monkeypatch.setattr(hits_plot.importlib.util, "find_spec", lambda _name: None)
     assert run(["hits", "--layout", "gdn", "--plot", "h.svg"]) == 3
-    assert "pip install 'kvcheck[html]'" in capsys.readouterr().err
+    assert "pip install '.[html]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -131,6 +138,7 @@ def test_without_the_extra_a_drawing_is_refused(
         (("--layout", "gdn", "--with", "size=4"), "--with 'size=4' changes nothing"),
         (("--layout", "gdn", "--with", "block-size=0"), "breaks R1"),
         (("--layout", "gdn", "--compare", "nothing"), "names no target"),
+        (("--layout", "gdn", "--compare", "model"), "--compare names a target twice"),
         (("--layout", "gdn", "--plot", "h.txt"), "a drawing is a file .svg"),
         (("--layout", "gdn", "--up-to", "0"), "--up-to"),
     ],

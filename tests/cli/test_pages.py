@@ -122,7 +122,9 @@ def test_pages_need_an_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     write_run(Path("run.json"), run_of("a"))
     for arguments in (["export", "run.json", "--to", "html"], ["fuzz", "--runs", "1", "--html", "c.html"]):
         assert run(arguments) == 3
-        assert capsys.readouterr().err == "kvcheck: pages need the extra html: pip install 'kvcheck[html]'\n"
+        assert capsys.readouterr().err == (
+            "kvcheck: pages need the extra html (pip install '.[html]' in the clone of kvcheck)\n"
+        )
 
 
 @pytest.mark.release

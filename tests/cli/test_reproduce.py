@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from releases import release
 
 from kvcheck.cli.main import run
 from kvcheck.engines import campaign
@@ -70,6 +71,7 @@ def test_what_was_tried_is_told_when_it_does_not_come_up(capsys: pytest.CaptureF
     ("arguments", "complaint"),
     [
         (("--crash", "it is slow"), "--crash names neither an exception"),
+        (("--crash", "EngineDeadError"), "give the traceback of the engine"),
         (("--crash", "KeyError", "--layout", "none-such"), "neither a preset"),
         (("--crash", "KeyError", "--target", "model+none-such"), "none-such"),
         (("--crash", "KeyError", "--seconds", "0"), "seconds above 0"),
@@ -82,3 +84,11 @@ def test_what_cannot_be_is_one_line(
     told = capsys.readouterr().err
     assert complaint in told
     assert told.count("\n") == 1
+
+
+@pytest.mark.release
+def test_what_a_release_cannot_show_is_not_searched_for(capsys: pytest.CaptureFixture[str]) -> None:
+    release("0.28.0")
+    assert reproduce("--target", "vllm==0.28.0", "--crash", "KeyError in execute_model") == 3
+    assert "has no function execute_model in its bookkeeping" in capsys.readouterr().err
+    assert not Path("kvcheck-out").exists()

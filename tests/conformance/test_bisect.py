@@ -7,10 +7,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 from releases import release
 
 from kvcheck.cli.main import run
+from kvcheck.files import read_run, write_run
 from kvcheck.targets.vllm.release import source_index
 
 pytestmark = pytest.mark.release
@@ -131,6 +133,29 @@ def test_ends_that_are_not_what_was_said(tmp_path: Path, repo: tuple[Path, list[
     status, report = bisect(tmp_path, DRAFTER, "--repo", str(folder), "--good", commits[0], "--bad", commits[3])
     assert (status, report["verdict"], report["first_bad"]) == (2, "undetermined", commits[0])
     assert report["wrong"] == [f"--good {commits[0]} shows it"]
+
+
+def test_commits_without_the_code_are_told_without_folders_of_ours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    git(tmp_path, "init", "-q")
+    for name in ("notes.txt", "vllm/notes.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+        git(tmp_path, "add", "-A")
+        git(tmp_path, "commit", "-q", "-m", name)
+    assert run(["bisect", DRAFTER, "--repo", str(tmp_path), "--good", "HEAD~1", "--bad", "HEAD"]) == 2
+    shown = capsys.readouterr().out
+    assert "(HEAD~1): the commit has no folder vllm" in shown
+    assert "(HEAD): the commit has no vllm/v1/core/sched/scheduler.py" in shown
+
+
+def test_a_long_run_should_be_shrunk_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    short = read_run(Path(DRAFTER))
+    for times, long in ((1, False), (20, True)):
+        write_run(tmp_path / "run.json", msgspec.structs.replace(short, actions=short.actions * times))
+        run(["bisect", str(tmp_path / "run.json"), "--targets", "vllm==0.27.1"])
+        assert ("kvcheck shrink it first" in capsys.readouterr().out) == long
 
 
 @pytest.mark.parametrize(

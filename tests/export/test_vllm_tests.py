@@ -117,6 +117,12 @@ def test_one_that_a_release_has_no_layout_for_is_skipped_there(version: str, fie
     assert light(tmp_path, version) == {"checkpoint-behind-partial-hit": reason}
 
 
+def test_one_whose_layout_a_release_refuses_is_skipped_there(tmp_path: Path) -> None:
+    release("0.33.0")
+    exported("0.33.0", ["mtp-reserve-leaves-nothing"], tmp_path)
+    assert "this version of vLLM refuses the layout: " in light(tmp_path, "0.26.0")["mtp-reserve-leaves-nothing"]
+
+
 def test_they_say_the_same_with_the_whole_of_vllm(tmp_path: Path) -> None:
     """No plugin, no light loading: vLLM with its own dependencies, as in its repository."""
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:

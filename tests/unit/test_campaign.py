@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ from kvcheck.engines.judging import RunResult
 from kvcheck.engines.seeds import seed_of_run
 from kvcheck.engines.tally import MOST_UNDETERMINED, Tally
 from kvcheck.engines.workers import Limits
-from kvcheck.files import expected_verdicts, read_run, stated_signature
+from kvcheck.files import Stated, expected_verdicts, read_run, stated_of, stated_signature
 from kvcheck.invariants.registry import Violation
 from kvcheck.model.observation import Promises, TargetInfo, Trace
+from kvcheck.report.console import Screen
+from kvcheck.report.verdict import show_where_undetermined
 from kvcheck.targets.errors import TargetError
 
 
@@ -230,6 +233,10 @@ def test_nothing_is_left_beside_a_run_that_is_of_another(tmp_path: Path) -> None
         kept("a b", run_of("d"))
         assert {one.name for one in folder.iterdir()} - {"expected.json", "undetermined"} == {"run.json"}
         assert read_run(file) == run_of("d")
+    assert stated_of(file) == Stated(target="toy")
+    text = io.StringIO()
+    show_where_undetermined(Screen(text, no_color=True), tmp_path)
+    assert text.getvalue() == f"runs of which nothing can be said: {tmp_path / 'undetermined'}\n"
 
 
 def test_a_discarded_finding_leaves_nothing(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ DEEPER = """
     ~~~~~~~~~~~^^^
 IndexError
 """
+HEARD = LOGGED[LOGGED.index("\nTraceback") :]
 TREE = 'File "src/vllm/v1/request.py", line 3, in append'
 
 
@@ -48,6 +49,12 @@ TREE = 'File "src/vllm/v1/request.py", line 3, in append'
         (LOGGED, Crash(type="ValueError", function="take")),
         (DEEPER, Crash(type="IndexError", function="schedule")),
         (TREE, Crash(function="append")),
+        ("find_longest_cache_hit", Crash(function="find_longest_cache_hit")),
+        ("Manager.find_hit()", Crash(function="find_hit")),
+        ("AssertionError: not self.is_full()", Crash(type="AssertionError")),
+        ("it dies when free() is called, always", Crash(function="free")),
+        (HEARD, None),
+        ("EngineDeadError", None),
         ("it crashes in production", None),
         ("", None),
     ],

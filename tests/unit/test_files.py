@@ -14,6 +14,7 @@ from toys import LAYOUT, run_of
 from kvcheck.files import (
     InputError,
     OutputError,
+    Stated,
     append_text,
     expected_verdicts,
     read_layout,
@@ -21,6 +22,7 @@ from kvcheck.files import (
     read_run_or_trace,
     require_writable,
     run_text,
+    stated_of,
     write_json,
     write_run,
     write_trace,
@@ -71,7 +73,7 @@ def test_a_layout_file(tmp_path: Path) -> None:
 
 BAD = {
     "not json": "malformed",
-    "": "truncated",
+    "": "nothing is in it",
     '"text"': "Expected `object`",
     "{}": "neither a run nor a trace",
     '{"version": 1, "kvcheck": "1", "verdict": "passed", "actions": 7}': "a report, and not a run",
@@ -123,6 +125,19 @@ def test_expected_verdicts(tmp_path: Path) -> None:
     (tmp_path / "expected.json").write_text('{"expected": 3}')
     with pytest.raises(InputError):
         expected_verdicts(tmp_path)
+
+
+def test_what_is_said_of_a_run_travels_in_its_file(tmp_path: Path) -> None:
+    stated = Stated(expected={"vllm==1.2.3": "violated"}, signature="system.exception A b")
+    write_run(tmp_path / "run.json", RUN, stated)
+    write_json(tmp_path / "expected.json", {"version": 1, "expected": {"model": "violated"}})
+    assert read_run(tmp_path / "run.json") == RUN
+    assert stated_of(tmp_path / "run.json") == stated
+    write_run(tmp_path / "run.json", RUN)
+    assert expected_verdicts(tmp_path) == {"model": "violated"}
+    (tmp_path / "run.json").write_text(run_text(RUN).replace('"version"', '"target": 3, "version"', 1))
+    with pytest.raises(InputError):
+        read_run(tmp_path)
 
 
 def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

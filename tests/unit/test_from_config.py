@@ -17,7 +17,7 @@ from kvcheck.layouts.from_config import Derived, derive, read_config
 from kvcheck.layouts.layers import Config
 from kvcheck.layouts.presets import PRESETS
 from kvcheck.layouts.server_args import parse_server_args
-from kvcheck.model.layout import Layout, problems
+from kvcheck.model.layout import Drafter, Layout, problems
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 MTP = '--speculative-config \'{"method": "mtp", "num_speculative_tokens": 2}\''
@@ -247,6 +247,20 @@ def test_what_became_of_the_sizes_that_were_given_is_told() -> None:
     assert derived("llama-3.1-8b", "--max-num-seqs 64", full_size=True).notes == ()
 
 
+@pytest.mark.parametrize("auto", ["auto", "-1", "AUTO", "5 --max-model-len=auto"])
+def test_the_longest_request_may_be_left_to_the_server(auto: str) -> None:
+    found = derived("llama-3.1-8b", f"--max-model-len {auto}", full_size=True)
+    assert found.layout == derived("llama-3.1-8b", full_size=True).layout
+    assert found.notes == ("--max-model-len auto: a server with too little memory takes less than 131072 tokens",)
+    assert derived("llama-3.1-8b", "--max-model-len auto --max-model-len 64", full_size=True).notes == ()
+
+
+def test_a_config_may_name_its_drafter() -> None:
+    raw = changed("llama-3.1-8b", num_nextn_predict_layers=1)
+    assert derive(raw, parse_server_args(MTP)).layout.drafter == Drafter(method="mtp", tokens=2)
+    assert derived("llama-3.1-8b", f"{MTP} --spec-model somewhere").layout.drafter is not None
+
+
 def test_early_releases_want_steps_of_a_whole_block_of_states() -> None:
     small = "--max-num-batched-tokens 512"
     with pytest.raises(InputError, match="512 tokens a step are below the Mamba block of 1056"):
@@ -473,6 +487,9 @@ def test_a_config_that_says_too_little_is_refused(raw: dict[str, Any], complaint
         ("llama-3.1-8b", "--block-size", "has no value"),
         ("llama-3.1-8b", "--speculative-config {a:1}", "is no JSON"),
         ("llama-3.1-8b", "-sc.method suffix", "method 'suffix' is not known"),
+        ("llama-3.1-8b", MTP, "LlamaForCausalLM comes without, and the config names no layers"),
+        ("phi-4", "-sc.method mtp", "Phi3ForCausalLM comes without"),
+        ("llama-3.1-8b", "--max-model-len -2", "is '-2', not a whole number"),
         ("llama-3.1-8b", "-sc.method eagle", "nothing of num_speculative_tokens"),
         ("llama-3.1-8b", "-sc.method eagle -sc.num_speculative_tokens true", "got `bool`.*num_speculative_tokens"),
         ("llama-3.1-8b", "-sc.method eagle -sc.num_speculative_tokens 0", "`int` >= 1.*num_speculative_tokens"),

@@ -16,6 +16,7 @@ from kvcheck.report.hit_rows import rows
 from kvcheck.targets.loading import load_target
 
 MODEL = load_target("model")
+IDLE = "counts for nothing, as no Mamba group has larger blocks (R3.2)"
 WINDOWED = "sliding window group 2 cannot be looked up inside a block (R2.12, R3.2)"
 REPLAYS = "retention 0 keeps only what is needed where a replay of a prompt resumes (R5.6)"
 EAGLE = Drafter(method="eagle", tokens=1)
@@ -151,6 +152,11 @@ def test_without_caching_nothing_hits() -> None:
             "the least common multiple of blocks 8 and 16 (R1.7); not finer under DCP (R3.2)",
         ),
         (lay(full(4), chunked(4, 8)), 4, "all blocks have 4 (R1.7)"),
+        (
+            lay(full(4), window(4, 8), match_unit=1),
+            4,
+            f"all blocks have 4 (R1.7); the match unit of 1 {IDLE}",
+        ),
     ],
 )
 def test_where_the_granularity_comes_from(layout: Layout, unit: int, why: str) -> None:

@@ -15,8 +15,9 @@ from helpers import replace
 from releases import output_of
 
 from kvcheck.cli.main import run
+from kvcheck.engines import retracing
 from kvcheck.engines.retracing import CUT_OFF, retraceable
-from kvcheck.files import MOST_TOKEN, InputError, read_run, write_run
+from kvcheck.files import MOST_TOKEN, InputError, Stated, read_run, stated_of, write_run
 from kvcheck.model.actions import Abort, Arrive, Complete, Run, Schedule
 from kvcheck.model.content import Prefixes
 from kvcheck.model.layout import Group, Layout
@@ -131,6 +132,24 @@ def test_a_last_line_that_is_cut_is_left_out(tmp_path: Path) -> None:
     assert is_recording(path)
     recording = read_recording(path)
     assert (recording.cut, len(recording.lines)) == (True, 1)
+
+
+def test_every_difference_has_words() -> None:
+    fields = {field for kind in (Told, Planned, Raised) for field in kind.__struct_fields__}
+    assert set(retracing.WORDS) == fields - {"during"}
+    failure = Failure(type="KeyError", function="free", file="", line=1, message="")
+    step = retracing.Step([], Raised(during="schedule", failure=failure))
+    told = retracing._parted(step, [Planned()])
+    assert told == "the live server raised KeyError in free, and the release planned a step"
+    told = retracing._parted(retracing.Step([], Planned(counts=[2])), [Planned(counts=[4])])
+    assert told == "tokens that each request runs: 2 on the live server, 4 on the release (entry 0)"
+
+
+def test_an_empty_file_has_one_complaint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path / "r")
+    for command in ("record", "replay", "bisect"):
+        assert run([command, str(path)]) == 3
+        assert capsys.readouterr().err == f"kvcheck: {path}: nothing is in it\n"
 
 
 @pytest.mark.parametrize("content", [b"", b"{}\n", b'{"line":"closed"}\n', b'{"line":"opened"\n'])
@@ -273,7 +292,9 @@ def test_the_command_says_how_and_what(tmp_path: Path, capsys: pytest.CaptureFix
 def test_the_command_tells_what_the_server_raised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     failure = Failure(type="KeyError", function="free", file="vllm/pool.py", line=7, message="")
     path = written(tmp_path / "r", OPENED, arrived(0), Raised(during="schedule", failure=failure), Closed())
-    assert run(["record", str(path), "--json", str(tmp_path / "report.json")]) == 0
+    out = str(tmp_path / "run.json")
+    assert run(["record", str(path), "--json", str(tmp_path / "report.json"), "--out", out]) == 0
+    assert stated_of(Path(out)) == Stated(target="vllm==0.33.0", signature="system.exception KeyError free")
     told = "the server raised KeyError in free (vllm/pool.py:7)"
     assert told in capsys.readouterr().out
     report = json.loads((tmp_path / "report.json").read_text())
@@ -312,8 +333,11 @@ def test_a_run_is_no_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_a_recording_of_no_known_version_needs_a_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path / "r", Opened(kvcheck="0.1.0", vllm="", layout=LAYOUT), arrived(0))
-    assert run(["replay", str(path)]) == 3
-    assert "--target path:DIR" in capsys.readouterr().err
+    out = str(tmp_path / "run.json")
+    assert run(["record", str(path), "--out", out]) == 0
+    for recorded in (str(path), out):
+        assert run(["replay", recorded]) == 3
+        assert "--target path:DIR" in capsys.readouterr().err
 
 
 def test_a_broken_recording_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,7 +137,7 @@ def test_runs_that_no_page_can_show(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     render.require_extra()
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(InputError, match=r"pip install 'kvcheck\[html\]'"):
+    with pytest.raises(InputError, match=r"pip install '\.\[html\]'"):
         render.require_extra()
 
 

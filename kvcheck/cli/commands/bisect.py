@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from kvcheck.cli.options import color_option, finish, json_option, screen_for, signature_option
 from kvcheck.engines.bisect import Judge, Seen, Series, every, halving, judged, seen_of
@@ -22,6 +23,8 @@ from kvcheck.targets.vllm.release import KNOWN_RELEASES
 
 MEANS = {"passed": "does not show it", "violated": "shows it", "undetermined": "cannot be judged"}
 MOST_NAMED = 8
+LONG = 30
+"""Actions of a run that is long: on other targets it may part before it comes to its violation."""
 RELEASES = ",".join(f"vllm=={version}" for version in KNOWN_RELEASES)
 
 
@@ -59,6 +62,8 @@ def command(
     signature = signature or stated_signature(path)
     screen.line(f"run        {path}: {len(run.actions)} actions")
     screen.line(f"violation  {signature or 'any'}")
+    if len(run.actions) > LONG:
+        screen.line("a long run may show elsewhere less than a short one: kvcheck shrink it first", "yellow")
     if repo is None:
         series = judged(names, _told(screen, lambda target: _judged(target, target, run, signature), {}), every)
         wrong: list[str] = []
@@ -96,7 +101,8 @@ def _of_commits(
     """What is known of the commits between two, and what was said of these two and is wrong."""
     older, newer = (good, bad) if is_ancestor(repo, good, bad) else (bad, good)
     commits = [full_name(repo, older), *commits_between(repo, older, newer)]
-    screen.line(f"commits    {len(commits)}, from {older} to {newer}")
+    halved = "halved: a violation that goes away and comes back between two that were judged is not seen"
+    screen.line(f"commits    {len(commits)} along first parents, from {older} to {newer}; {halved}")
     given = {full_name(repo, name): name for name in (good, bad)}
     ends = {commit: f"{commit} ({name})" for commit, name in given.items() if not commit.startswith(name)}
     series = judged(commits, _told(screen, lambda commit: _judged_commit(repo, commit, run, signature), ends), halving)
@@ -135,7 +141,9 @@ def _judged_commit(repo: Path, commit: str, run: Run, signature: str | None) -> 
             unpack(repo, commit, Path(folder))
         except TargetError as error:
             return Seen(commit, "undetermined", one_line(error))
-        return _judged(commit, f"path:{folder}", run, signature)
+        seen = _judged(commit, f"path:{folder}", run, signature)
+        told = seen.message.removeprefix(f"path:{folder}: ").replace(folder, "the commit")
+        return msgspec.structs.replace(seen, message=told)
 
 
 def _show(screen: Screen, series: Series, verdict: str, wrong: list[str], shown: dict[str, str]) -> None:
@@ -152,6 +160,7 @@ def _show(screen: Screen, series: Series, verdict: str, wrong: list[str], shown:
         screen.line(f"{either} nothing can be said: {_named(series.between)}", "yellow")
     for text in wrong:
         screen.line(text, "yellow")
+    screen.line("this holds for this run: another one may show the same violation elsewhere")
     screen.verdict(verdict, f": {_meaning(series, verdict)}")
 
 

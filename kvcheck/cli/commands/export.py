@@ -58,7 +58,7 @@ FORMATS = {
     required=True,
     help="; ".join(f"{name}: {form.what}" for name, form in FORMATS.items()) + ".",
 )
-@target_option(None, note="  [default: what a counterexample or recording names, else the model]")
+@target_option(None, note="  [default: what RUN was kept for or recorded on, else the model]")
 @signature_option("Which violation to test", "the first")
 @click.option(
     "--out",
@@ -68,8 +68,9 @@ FORMATS = {
 )
 @color_option
 def command(path: Path, form: str, target: str | None, signature: str | None, out: str | None, no_color: bool) -> int:
-    """Turn a run (a counterexample's folder, a run file or a recording) into a page, or into a test that fails on the
-    target and passes where the violation is gone.
+    """Turn a run (a counterexample's folder, a run file, or the trace that kvcheck replay --record wrote) into a page,
+    or into a test that fails on the target and passes where the violation is gone. A recording of a running server
+    becomes a run first (kvcheck record FILE --out RUN).
 
     Exit status: 0 if it was written, whatever the run shows; 2 if it could not be seen what the run does.
     """

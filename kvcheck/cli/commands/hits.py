@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from kvcheck.cli.options import color_option, finish, json_option, layout_of, screen_for, target_option, written
-from kvcheck.engines.hit_map import BY_NAME, CASES, Case, Measured, Setup, question, tail_of
+from kvcheck.engines.hit_map import BY_NAME, CASES, Case, Measured, Setup, question, room_of, tail_of
 from kvcheck.engines.watched import Watched
 from kvcheck.files import InputError, require_writable
 from kvcheck.layouts.changes import CHANGES, changed
@@ -68,15 +68,20 @@ def command(
     if plot_file is not None:
         require_plots(plot_file)
         require_writable(plot_file, Path(layout))
-    infos = {spec: describe(spec) for spec in dict.fromkeys((target, *compare))}
+    if len({target, *compare}) <= len(compare):
+        raise click.UsageError("--compare names a target twice, or the one that all are compared with")
+    infos = {spec: describe(spec) for spec in (target, *compare)}
     setups = _setups(layout, target, infos, changes)
     asked = [case for case in CASES if case.name in (cases or BY_NAME)]
     for spec, info in infos.items():
         screen.line(f"target   {spec}: {info_text(info)}")
     for index, line in enumerate(layout_lines(setups[0].layout)):
         screen.line(f"         {line}" if index else f"layout   {layout}: {line}")
-    maps = _measured(setups, infos, asked, tail or tail_of(setups[0].layout), up_to)
-    _show(screen, setups, asked, maps)
+    tail = tail or tail_of(setups[0].layout)
+    maps = _measured(setups, infos, asked, tail, up_to)
+    room = min(room_of([setup.layout for setup in setups], case, tail) for case in asked)
+    cut = f"prompts share no more than {room} tokens, as the longest request ends" if (up_to or 0) > room > 0 else ""
+    _show(screen, setups, asked, maps, cut)
     whole = True
     if plot_file is not None:
         whole = written(lambda: plot(plot_file, asked, maps))
@@ -122,14 +127,16 @@ def _of_case(
     return {setup.name: workers[setup.spec].map_hits(setup.layout, asked) for setup in setups}
 
 
-def _show(screen: Screen, setups: Sequence[Setup], cases: Sequence[Case], maps: Maps) -> None:
+def _show(screen: Screen, setups: Sequence[Setup], cases: Sequence[Case], maps: Maps, cut: str) -> None:
+    """``cut``: why lengths that were asked for could not be measured."""
     show_granularity(screen, setups, maps)
     for case in cases:
         show_case(screen, case, maps[case.name])
     show_summaries(screen, cases, setups, maps)
     show_undetermined(screen, problems(maps))
     verdict = verdict_of(maps)
-    meaning = "all was measured" if verdict == "passed" else "not all could be measured"
+    meaning = f"all was measured{f' that fits: {cut}' if cut else ''}"
+    meaning = meaning if verdict == "passed" else "not all could be measured"
     points = sum(len(measured.points) for by_setup in maps.values() for measured in by_setup.values())
     screen.line()
     screen.verdict(verdict, f": {meaning} ({points} point{'s' * (points != 1)})")

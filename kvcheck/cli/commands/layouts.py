@@ -11,13 +11,15 @@ import msgspec
 from kvcheck.cli.options import STDOUT, json_option, screen_for, target_option, write_report
 from kvcheck.cli.status import PASSED
 from kvcheck.files import InputError, json_text, versioned
-from kvcheck.layouts.from_config import Derived, derive, read_config
+from kvcheck.layouts.from_config import Derived, config_in, derive, read_config
 from kvcheck.layouts.presets import NEWEST, PRESETS, all_presets, preset
 from kvcheck.layouts.server_args import parse_server_args
 from kvcheck.report.console import Screen
 from kvcheck.report.describe import group_text, layout_lines
 from kvcheck.report.lists import show_table
 from kvcheck.targets.loading import DEFAULT_TARGET, describe, load_planner
+
+STDIN = "-"
 
 
 @click.group(invoke_without_command=True)
@@ -54,7 +56,7 @@ def show(name: str, release: str | None) -> int:
 
 
 @command.command()
-@click.argument("config", metavar="CONFIG.json", type=click.Path(path_type=Path))
+@click.argument("config", metavar="CONFIG.json|-", type=click.Path(path_type=Path))
 @click.option(
     "--server-args",
     metavar="TEXT",
@@ -72,11 +74,15 @@ def show(name: str, release: str | None) -> int:
     help=f"Where to write the layout ({STDOUT}: to stdout).",
 )
 def from_config(config: Path, server_args: tuple[str, ...], target: str, full_size: bool, json_file: str) -> int:
-    """Print the layout that a public model's config.json and a server's arguments lead to."""
+    """Print the layout that a public model's config.json (-: from stdin) and a server's arguments lead to."""
     screen = screen_for(json_file, False, config)
-    raw = read_config(config)
+    raw = config_in(config, sys.stdin.buffer.read()) if str(config) == STDIN else read_config(config)
     args = parse_server_args(" ".join(server_args))
-    found = derive(raw, args, release_of(describe(target).version), full_size, load_planner(target))
+    info, planner = describe(target), load_planner(target)
+    try:
+        found = derive(raw, args, release_of(info.version), full_size, planner)
+    except InputError as error:
+        raise InputError(f"{config}: {error}") from error
     explain(screen, found, target)
     write_report(json_file, msgspec.to_builtins(versioned(found.layout)))
     return PASSED

@@ -8,10 +8,12 @@ from typing import Any
 
 import click
 
+from kvcheck.cli.commands.replay import release_of
 from kvcheck.cli.options import color_option, json_option, screen_for, write_report
 from kvcheck.cli.status import PASSED
+from kvcheck.engines.crash import EXCEPTION
 from kvcheck.engines.retracing import Retraceable, retraceable
-from kvcheck.files import InputError, require_writable, versioned, write_run
+from kvcheck.files import InputError, Stated, require_writable, versioned, write_run
 from kvcheck.model.actions import kind_of
 from kvcheck.report.console import Screen
 from kvcheck.report.describe import layout_lines
@@ -19,7 +21,7 @@ from kvcheck.targets.recording import Raised, Recording, read_recording
 from kvcheck.targets.vllm.plugin import VARIABLE
 
 HOW = f"""\
-Install kvcheck beside vLLM (pip install kvcheck, in the same environment), and start the server with
+Install kvcheck beside vLLM (pip install PATH-OF-ITS-CLONE, in the same environment), and start the server with
 
     {VARIABLE}=FILE vllm serve MODEL ...
 
@@ -29,7 +31,7 @@ FILE, then FILE.2, and so on. No text and no token is written, only which prompt
 
     kvcheck record FILE                  what it holds
     kvcheck replay FILE                  judge it, on the release that was recorded (--target path:DIR for a checkout)
-    kvcheck record FILE --out run.json   as a run, for kvcheck replay, shrink and bisect"""
+    kvcheck record FILE --out run.json   as a run, for kvcheck replay on other releases, shrink, bisect and export"""
 
 
 @click.command()
@@ -53,7 +55,7 @@ def command(path: Path | None, out: Path | None, json_file: str | None, no_color
     if out is not None:
         if recording.opened.layout is None:
             raise InputError(f"{path}: no layout can say what was recorded, so no run can")
-        write_run(out, found.run)
+        write_run(out, found.run, Stated(target=release_of(recording.opened.vllm), signature=signature_of(found)))
         screen.line(f"as a run     {out}")
     write_report(json_file, report(path, recording, found, out))
     return PASSED
@@ -85,6 +87,14 @@ def raised(found: Retraceable) -> str:
     failure = last.failure
     place = f" in {failure.function} ({failure.file}:{failure.line})" if failure.function else ""
     return f"the server raised {failure.type}{place}"
+
+
+def signature_of(found: Retraceable) -> str | None:
+    """What the run is about: what the server raised at the end; None if it did not."""
+    last = found.steps[-1].outcome if found.steps else None
+    if not isinstance(last, Raised):
+        return None
+    return " ".join(filter(None, (EXCEPTION, last.failure.type, last.failure.function)))
 
 
 def kinds_of(found: Retraceable) -> Counter[str]:

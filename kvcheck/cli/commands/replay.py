@@ -18,11 +18,11 @@ from kvcheck.engines.watched import Watched, code_and_message
 from kvcheck.files import (
     InputError,
     OutputError,
-    expected_verdicts,
     one_line,
     read_run_or_trace,
     require_writable,
     run_file,
+    stated_of,
     write_trace,
 )
 from kvcheck.model.actions import Arrive, Run
@@ -35,6 +35,10 @@ from kvcheck.report.verdict import show_replay_verdict
 from kvcheck.targets.errors import TargetError
 from kvcheck.targets.loading import DEFAULT_TARGET, describe
 from kvcheck.targets.recording import is_recording, read_recording
+
+NOT_FETCHED = (
+    "a release that cannot be fetched: name what it was (--target vllm==X.Y.Z), or its sources (--target path:DIR)"
+)
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,13 +79,13 @@ def _anybody_arrived(trace: Trace) -> bool:
 
 @click.command()
 @click.argument("path", metavar="RUN|TRACE|RECORDING", type=click.Path(path_type=Path))
-@target_option(None, note="  [default: what a counterexample names, else the model; a recording needs none]")
-@click.option("--record", metavar="FILE", type=click.Path(path_type=Path), help="Keep what was seen as a recording.")
+@target_option(None, note="  [default: what RUN was kept for or recorded on, else the model]")
+@click.option("--record", metavar="FILE", type=click.Path(path_type=Path), help="Keep what was seen as a trace.")
 @json_option
 @color_option
 def command(path: Path, target: str | None, record: Path | None, json_file: str | None, no_color: bool) -> int:
-    """Judge one run (a counterexample's folder or a run file) on a target, a recorded run without one, or what a live
-    server has recorded (see kvcheck record) on the release that it was."""
+    """Judge one run (a counterexample's folder or a run file) on a target, a trace of one (what --record wrote) without
+    one, or what a live server has recorded (see kvcheck record) on the release that it was."""
     screen = screen_for(json_file, no_color, path)
     if record is not None:
         require_writable(record, path)
@@ -90,7 +94,7 @@ def command(path: Path, target: str | None, record: Path | None, json_file: str 
     found = read_run_or_trace(path)
     if isinstance(found, Trace) and target is None:
         if record is not None:
-            raise InputError(f"{path}: is a recording already; --record needs a --target")
+            raise InputError(f"{path}: is a trace already; --record needs a --target")
         replay = judged_again(path, found)
     else:
         run = found.run if isinstance(found, Trace) else found
@@ -109,12 +113,21 @@ def _record(screen: Screen, file: Path, trace: Trace | None) -> None:
     if trace is None:
         raise OutputError(f"cannot write {file}: the run gave no recording")
     write_trace(file, trace)
-    screen.line(f"recorded in {file}", "yellow")
+    screen.line(f"trace in {file}", "yellow")
 
 
 def target_of(path: Path) -> str:
-    """The first target that the counterexample says to be violated, else the default."""
-    return next((spec for spec, verdict in expected_verdicts(path).items() if verdict == "violated"), DEFAULT_TARGET)
+    """The first target that is said to show the run's violation, else what it was found or recorded on, else the
+    default.
+
+    Raises:
+        InputError: it was recorded on something that cannot be fetched.
+    """
+    stated = stated_of(path)
+    if stated.target == "":
+        raise InputError(f"{path}: {NOT_FETCHED}")
+    shown = (spec for spec, verdict in stated.expected.items() if verdict == "violated")
+    return next(shown, stated.target or DEFAULT_TARGET)
 
 
 def judged_again(path: Path, trace: Trace) -> Replay:
@@ -137,7 +150,9 @@ def judged_live(path: Path, target: str | None) -> Replay:
     """Judge what a live server has recorded, on the release that it was, in a watched process."""
     recording = read_recording(path)
     found = retraceable(recording)
-    spec = target or target_of_version(path, recording.opened.vllm)
+    spec = target or release_of(recording.opened.vllm)
+    if not spec:
+        raise InputError(f"{path}: recorded from vLLM {recording.opened.vllm or 'of no known version'}, {NOT_FETCHED}")
     info = describe(spec)
     began = time.monotonic()
     watched = Watched(spec, expected=info)
@@ -154,19 +169,10 @@ def judged_live(path: Path, target: str | None) -> Replay:
     )
 
 
-def target_of_version(path: Path, version: str) -> str:
-    """The release that was recorded.
-
-    Raises:
-        InputError: it is none that can be fetched.
-    """
+def release_of(version: str) -> str:
+    """The release that was recorded; empty if it is none that can be fetched."""
     release = version.partition("+")[0]
-    if not re.fullmatch(r"\d+\.\d+\.\d+(\.post\d+)?", release):
-        raise InputError(
-            f"{path}: recorded from vLLM {version or 'of no known version'}: name what it was (--target vllm==X.Y.Z), "
-            "or its sources (--target path:DIR)"
-        )
-    return f"vllm=={release}"
+    return f"vllm=={release}" if re.fullmatch(r"\d+\.\d+\.\d+(\.post\d+)?", release) else ""
 
 
 def finished(screen: Screen, replay: Replay, json_file: str | None) -> int:

@@ -24,7 +24,7 @@ from kvcheck.cli.options import (
     target_option,
 )
 from kvcheck.engines.campaign import Plan
-from kvcheck.engines.crash import Crash, crash_in
+from kvcheck.engines.crash import crash_in, told_on
 from kvcheck.engines.topics import mentioned, missing
 from kvcheck.files import InputError
 from kvcheck.model.layout import Layout
@@ -75,8 +75,13 @@ def command(
     text = sys.stdin.read() if crash == STDOUT else crash
     wanted = crash_in(text)
     if wanted is None:
-        raise InputError("--crash names neither an exception (as in a traceback) nor a function nor a signature")
+        raise InputError(_no_crash(text))
     info = describe(target)
+    if wanted.function and not is_driven(target, wanted.function):
+        raise InputError(
+            f"{target} has no function {wanted.function} in its bookkeeping, and what fails elsewhere cannot be shown: "
+            "name the exception alone to search for it wherever it is raised, or the release of the report (--target)"
+        )
     chosen = layout_of(layout, info.version)
     topics = mentioned(text)
     plan = Plan(
@@ -91,7 +96,7 @@ def command(
         wanted=wanted,
         topics=topics,
     )
-    remarks = tuple(_remarks(target, chosen, wanted, topics))
+    remarks = tuple(_remarks(chosen, topics))
     screen.line(f"target   {target}: {info_text(info)}")
     screen.line(f"layout   {layout}{': ' + layout_lines(chosen)[0] if chosen else ''}")
     screen.line(f"crash    {wanted.text}")
@@ -107,9 +112,17 @@ def command(
     return status
 
 
-def _remarks(target: str, layout: Layout | None, wanted: Crash, topics: Sequence[str]) -> Iterator[str]:
+def _no_crash(text: str) -> str:
+    """What a report lacks."""
+    if found := told_on(text):
+        return (
+            f"--crash has only {found}, by which other processes tell that the engine is dead: give the traceback of "
+            "the engine, which stands before it in the log (EngineCore)"
+        )
+    return '--crash names neither an exception (as in a traceback) nor a function ("in NAME", "NAME()") nor a signature'
+
+
+def _remarks(layout: Layout | None, topics: Sequence[str]) -> Iterator[str]:
     """What stands in the way of a reproduction."""
-    if wanted.function and not is_driven(target, wanted.function):
-        yield f"{target} has no function {wanted.function} in its bookkeeping: what fails elsewhere cannot be shown"
     if layout is not None and (absent := missing(layout, topics)):
         yield f"mentioned, and nothing of it in the layout: {', '.join(absent)}"

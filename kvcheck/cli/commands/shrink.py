@@ -17,6 +17,7 @@ from kvcheck.cli.options import (
     written,
 )
 from kvcheck.engines.campaign import SHRINK_SECONDS
+from kvcheck.engines.findings import said_of
 from kvcheck.engines.judging import RunResult
 from kvcheck.engines.tally import Undetermined
 from kvcheck.engines.watched import Watched, code_and_message
@@ -70,7 +71,7 @@ def command(
     last = next((v for v in after.violations if v.signature == violation.signature), None)
     if last is None:
         return _not_shown_again(screen, violation, json_file)
-    whole = written(lambda: write_run(out, shrunk.run))
+    whole = written(lambda: write_run(out, shrunk.run, said_of(target, last.signature)))
     _show(screen, run, shrunk, last, after, how_to_reproduce(out, target))
     entry = violation_entry(last, shrunk.run, out, target, shrunk.needs)
     return finish(json_file, {"version": 1, "verdict": "violated", "violations": [entry]}, "violated", whole)

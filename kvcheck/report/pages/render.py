@@ -7,7 +7,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from kvcheck.files import InputError
+from kvcheck.files import InputError, extra
 
 NEEDED = ("jinja2", "leather")
 BEGINNING = 1000
@@ -22,7 +22,7 @@ def require_extra() -> None:
         InputError: the extra is not installed.
     """
     if not all(importlib.util.find_spec(name) for name in NEEDED):
-        raise InputError("pages need the extra html: pip install 'kvcheck[html]'")
+        raise InputError(f"pages need {extra('html')}")
 
 
 def filled(template: str, **values: Any) -> str:
