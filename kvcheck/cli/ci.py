@@ -223,7 +223,7 @@ class Ci:
         if result.interrupted:
             screen.line(f"{file} is left as it was: the campaign was interrupted", "yellow")
             return
-        confirmed = [bucket.signature for bucket in result.buckets if bucket.state == "confirmed"]
+        confirmed = [bucket.signature for bucket in result.buckets if bucket.confirmed]
         baseline = updated(self._standings, confirmed, f"nobody has said why yet; found by {self._command}", self._day)
         write_baseline(file, baseline)
         screen.line(update_text(str(file), self._baseline, baseline, result))

@@ -31,7 +31,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     def found(self) -> tuple[Bucket, ...]:
         """What was reported, the simplest run first."""
         there = [bucket for bucket in self.result.buckets if self.crash.is_shown_by(bucket.violation)]
-        return tuple(sorted(there, key=lambda bucket: (bucket.state != "confirmed", len(bucket.run.actions))))
+        return tuple(sorted(there, key=lambda bucket: (not bucket.confirmed, len(bucket.run.actions))))
 
     @property
     def others(self) -> tuple[Bucket, ...]:
@@ -119,7 +119,7 @@ def _meaning(reproduction: Reproduction) -> str:
     if not reproduction.found:
         return f"{crash}: not seen"
     best = reproduction.found[0]
-    shown = "shown again in new processes" if best.state == "confirmed" else "no time to shrink and replay it"
+    shown = "shown again in new processes" if best.confirmed else "no time to shrink and replay it"
     return f"{crash}: reproduced by {len(best.run.actions)} actions, {shown}"
 
 

@@ -20,7 +20,7 @@ def account_of(bucket: Bucket, spec: str) -> Account:
     remark = f"{bucket.times} times, first after {bucket.found_after:.1f} s"
     if bucket.origin:
         remark += f", from {bucket.origin}"
-    if bucket.state != "confirmed":
+    if not bucket.confirmed:
         remark += ", no time to shrink and replay it"
     return Account(
         violation=bucket.violation,

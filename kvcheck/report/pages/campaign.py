@@ -103,7 +103,7 @@ def _entry(bucket: Bucket, spec: str, page: str) -> dict[str, Any]:
     return {
         "bucket": bucket,
         "meaning": MEANING[Severity(bucket.violation.severity)],
-        "confirmed": bucket.state == "confirmed",
+        "confirmed": bucket.confirmed,
         "reproduce": how_to_reproduce(bucket.file, spec),
         "page": page,
     }
