@@ -367,6 +367,11 @@ WRONG = [
     ["--junit", "."],
     ["--sarif", "file/x"],
     ["--summary", "."],
+    ["--junit", "/"],
+    ["--sarif", "-"],
+    ["--junit", "x", "--sarif", "./x"],
+    ["--json", "x", "--summary", "x"],
+    ["--html", "b.json", "--baseline", "b.json", "--update-baseline"],
 ]
 
 

@@ -26,7 +26,7 @@ from kvcheck.cli.options import (
 )
 from kvcheck.engines.comparison import Comparison, Plan
 from kvcheck.engines.measures import MEASURES, SECONDS, WORSE
-from kvcheck.files import require_writable, write_text
+from kvcheck.files import require_apart, require_writable, write_text
 from kvcheck.report.comparison import comparison_report, markdown, show_comparison
 from kvcheck.report.console import LINE_SECONDS, Screen
 from kvcheck.report.info import info_text
@@ -94,6 +94,7 @@ def command(
     infos = describe(base), describe(head)
     if markdown_file is not None:
         require_writable(Path(markdown_file), Path(layout))
+    require_apart(json_file, markdown_file)
     plan = Plan(
         base=base,
         head=head,

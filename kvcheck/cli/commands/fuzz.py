@@ -30,7 +30,7 @@ from kvcheck.engines.afterwards import recordings
 from kvcheck.engines.buckets import Bucket
 from kvcheck.engines.campaign import Campaign, CampaignResult, Plan, Progress
 from kvcheck.engines.findings import ACCOUNT_FILE
-from kvcheck.files import InputError, OutputError, require_writable, write_text
+from kvcheck.files import InputError, OutputError, require_apart, require_writable, write_text
 from kvcheck.model.actions import Level
 from kvcheck.model.observation import TargetInfo
 from kvcheck.report.account import account_text, show_account
@@ -104,6 +104,7 @@ def command(
     if html_file is not None:
         require_extra()
         require_writable(html_file, Path(layout))
+    require_apart(json_file, html_file, ci.junit, ci.sarif, ci.summary, ci.baseline)
     if runs is not None and runs < shard[0]:
         raise InputError(
             f"--shard {shard[0]}/{shard[1]} has no part of --runs {runs}, which are those of all shards together"
