@@ -9,7 +9,7 @@ import functools
 import importlib
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -193,6 +193,11 @@ class Ci:
             return None
         writes = self.options.update_baseline and not result.interrupted
         return baseline_entry(self._standings, str(self.options.baseline), writes)
+
+    @property
+    def standings(self) -> tuple[Sequence[Standing], str]:
+        """What the campaign says of each known failure, and the file that names them; empty if there is none."""
+        return self._standings, str(self.options.baseline or "")
 
     def show(self, screen: Screen, result: CampaignResult) -> None:
         """What came of earlier failures and of known ones."""

@@ -143,7 +143,9 @@ def command(
     show_verdict(screen, result)
     whole &= job.write(screen, result)
     if html_file is not None:
-        whole &= written(lambda: write_campaign_pages(html_file, result, history.whole(), recordings(result)))
+        whole &= written(
+            lambda: write_campaign_pages(html_file, result, history.whole(), recordings(result), *job.standings)
+        )
     return final_status(result.verdict, whole)
 
 
