@@ -56,7 +56,7 @@ def write_campaign_pages(
         except InputError:
             continue  # it is too much for a page
         write_text(page, text)
-        pages[bucket.signature] = quote(f"{folder.name}/{page.name}")
+        pages[bucket.signature] = quote(f"{folder.name}/{page.name}") + f"#step={bucket.violation.index}"
     write_text(file, campaign_page(result, history, pages, standings, baseline))
     _remove_others(folder, set(pages))
 
@@ -71,16 +71,17 @@ def _remove_others(folder: Path, signatures: set[str]) -> None:
 
 def _page_of(bucket: Bucket, trace: Trace, result: CampaignResult, back: str) -> str:
     violations = judge_trace(trace).violations
-    shown = any(violation.signature == bucket.signature for violation in violations)
+    own = [violation for violation in violations if violation.signature == bucket.signature]
+    others = [violation for violation in violations if violation not in own]
     return run_page(
         RunPage(
             run=trace.run,
             target=f"{result.plan.spec}: {info_text(result.info)}",
-            verdict="violated" if shown else "undetermined",
-            violations=violations,
+            verdict="violated" if own else "undetermined",
+            violations=(*own, *others),
             reproduce=how_to_reproduce(bucket.file, result.plan.spec),
             trace=trace,
-            why="" if shown else f"{bucket.signature}: not seen when the run was replayed for this page",
+            why="" if own else f"{bucket.signature}: not seen when the run was replayed for this page",
             needs=bucket.needs,
             back=quote(back),
         )
