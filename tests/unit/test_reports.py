@@ -93,6 +93,17 @@ def test_junit() -> None:
     assert found["known one"].message == "known: why, #7, excused until 2026-03-31"
 
 
+def test_no_two_cases_of_junit_have_one_name() -> None:
+    texts = ["never-reached: a: what", "never-reached: b: what", "worker-died: x", "worker-died: y"]
+    items = [Undetermined(code=code, message=message) for code, _, message in (text.partition(": ") for text in texts)]
+    assert list(kinds(result_of(undetermined=tuple(items)))) == [
+        "undetermined: never-reached: a",
+        "undetermined: never-reached: b",
+        "undetermined: worker-died",
+        "undetermined: worker-died (2)",
+    ]
+
+
 def test_junit_has_times_of_few_digits() -> None:
     xml = junit_report(msgspec.structs.replace(result_of(), seconds=1.0 / 3), STANDINGS).decode()
     assert set(re.findall(r' time="([^"]*)"', xml)) == {"0.333", "0.0"}
