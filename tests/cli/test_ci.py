@@ -22,7 +22,7 @@ from kvcheck.engines.seeds import index_in_shard
 from kvcheck.files import read_run, versioned, write_json, write_run
 
 FAIL = "system.exception AssertionError fail"
-OTHER = "hits.skip full"
+OTHER = "hits.skip full schedule"
 FALL = "system.exception ValueError fall"
 TODAY = date(2026, 3, 31)
 
