@@ -9,7 +9,7 @@ import kvcheck
 from kvcheck.engines.comparison import BASE, HEAD, Difference, Result, Worse
 from kvcheck.engines.measures import MEASURES, SECONDS, WORSE
 from kvcheck.files import versioned
-from kvcheck.report.account import Account, how_to_reproduce, show_account
+from kvcheck.report.account import Account, account_text, how_to_reproduce, show_account
 from kvcheck.report.campaign_json import resolved, undetermined, violation_entry
 from kvcheck.report.console import Screen
 from kvcheck.report.describe import action_text, layout_lines
@@ -203,7 +203,7 @@ def _markdown_lines(result: Result, short: bool) -> Iterator[str]:
         if differences:
             yield from ("", f"**{kind}** (only on {code(spec)})")
         for one in differences:
-            lines = list(_run_lines(one, spec))
+            lines = account_text(_account(one, _runs(one.times), spec)).splitlines()
             yield from folded(_title(one), lines[-1:] if short else lines)
     yield from ("", f"{_bound(result)}.", "", "| to the end on both | base | head | change |", "|---|---:|---:|---:|")
     yield from (f"| {' | '.join(row)} |" for row in _rows(result))
@@ -216,8 +216,3 @@ def _markdown_lines(result: Result, short: bool) -> Iterator[str]:
 def _title(one: Difference) -> str:
     violation = one.violation
     return f"{violation.signature} ({violation.severity}, {_runs(one.times)}): {violation.message}"
-
-
-def _run_lines(one: Difference, spec: str) -> Iterator[str]:
-    yield from (f"{index:>3}  {action_text(action)}" for index, action in enumerate(one.run.actions))
-    yield how_to_reproduce(one.file, spec)
