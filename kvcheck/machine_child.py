@@ -30,6 +30,7 @@ from kvcheck.machine import KVCacheMachine, ViolationFound, machine_for
 from kvcheck.model.actions import Run
 from kvcheck.report.account import Account, how_to_reproduce, show_account
 from kvcheck.report.console import Screen
+from kvcheck.report.describe import counted
 from kvcheck.targets.base import Target
 from kvcheck.targets.errors import TargetError
 from kvcheck.targets.failures import HarnessError
@@ -100,7 +101,9 @@ def _searched(spec: str, seconds: float, layout: str, seed: int) -> dict[str, st
             break
     if not _Counted.steps:
         return _told("undetermined", "nothing happened: no run has begun")
-    return _nothing_broken(f"{spec}: nothing broken in {_Counted.runs} runs, {_Counted.steps} actions, seed {seed}")
+    return _nothing_broken(
+        f"{spec}: nothing broken in {counted(_Counted.runs, 'run')}, {counted(_Counted.steps, 'action')}, seed {seed}"
+    )
 
 
 def _nothing_broken(bound: str) -> dict[str, str]:

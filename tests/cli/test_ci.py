@@ -211,7 +211,7 @@ def test_a_known_failure_is_no_failure_until_its_day(toys: Any, day: Any, capsys
     assert [(v["signature"], v["known"]) for v in report["violations"]] == [(FAIL, True)]
     shown = capsys.readouterr().out
     assert f"known: {FAIL}: why, #7, excused until 2026-03-31" in shown
-    assert "no new violation in these runs, and 1 known" in shown
+    assert "no new violation (1 known) in these runs, which came to" in shown
     assert "[1]" not in shown
     day(TODAY + timedelta(days=1))
     status, report = fuzz("--baseline", "b.json")

@@ -22,7 +22,7 @@ from kvcheck.engines.tally import Undetermined
 from kvcheck.files import json_text
 from kvcheck.invariants.registry import Violation, all_invariants
 from kvcheck.model.actions import Arrive
-from kvcheck.model.observation import TargetInfo
+from kvcheck.model.observation import Failure, TargetInfo
 from kvcheck.report.campaign_json import campaign_report
 from kvcheck.report.describe import action_text
 from kvcheck.report.junit import junit_report
@@ -324,9 +324,16 @@ def test_a_summary() -> None:
     assert "Undetermined" not in summary_report(result_of(), [], "b.json")
 
 
+def test_an_exception_without_a_message_ends_with_its_place() -> None:
+    failure = Failure(type="AssertionError", function="f", file="core/pool.py", line=12, message="")
+    assert str(failure) == "AssertionError in f (core/pool.py:12)"
+    assert str(msgspec.structs.replace(failure, message="why")) == "AssertionError in f (core/pool.py:12): why"
+
+
 @pytest.mark.parametrize(
     ("prompt", "told"),
     [
+        ((1,), "1 token (1)"),
         ((1, 2, 3), "3 tokens (1 2 3)"),
         (tuple(range(10, 58)), f"48 tokens ({' '.join(map(str, range(10, 58)))})"),
         (tuple(range(100)), f"100 tokens ({' '.join(map(str, range(48)))} ...)"),
