@@ -120,7 +120,7 @@ class Buckets:
         """The worst bucket in a state, which becomes another one, so that only one thread works on it. What is known
         comes last."""
         with self._lock:
-            there = [b for b in self._by_signature.values() if b.state == state and self._matters(b)]
+            there = [b for b in self._by_signature.values() if b.state == state and self._is_worth_work(b)]
             if not there:
                 return None
             worst = min(there, key=lambda bucket: (bucket.known, _rank(bucket)))
@@ -130,7 +130,7 @@ class Buckets:
     def waiting(self) -> int:
         """How many are still to be shrunk."""
         with self._lock:
-            return sum(b.state in ("found", "shown") and self._matters(b) for b in self._by_signature.values())
+            return sum(b.state in ("found", "shown") and self._is_worth_work(b) for b in self._by_signature.values())
 
     def all(self) -> tuple[Bucket, ...]:
         """Those that are to be reported, worst first, and what is known after the others."""
@@ -142,6 +142,10 @@ class Buckets:
         """Whether there is a failure that is wanted. Takes no lock: signal handlers ask too, which must not wait."""
         there = list(self._by_signature.values())
         return any(b.state != "lost" and not b.known and self._matters(b) for b in there)
+
+    def _is_worth_work(self, bucket: Bucket) -> bool:
+        """Nobody needs a shorter run of what is known and was replayed."""
+        return self._matters(bucket) and not (bucket.known and bucket.state == "shown")
 
     def _matters(self, bucket: Bucket) -> bool:
         return self._wanted is None or self._wanted(bucket.violation)

@@ -193,6 +193,15 @@ def test_what_was_replayed_is_shrunk_last_and_stays_confirmed(again: str, kept: 
     assert confirmed["c"].run == read_run(confirmed["c"].file) == run_of(kept)
 
 
+def test_what_is_known_and_was_replayed_is_left_as_it_is(tmp_path: Path) -> None:
+    known = breaks("a").violations[0]
+    one = campaign(tmp_path, known=frozenset((known.signature,)))
+    one._clock.end_search()
+    one._buckets.sort(known, run_of("a"), None, state="shown")
+    assert one._choose_task() is None
+    assert one._buckets.waiting() == 0
+
+
 def test_a_worker_that_dies_does_not_end_the_campaign(tmp_path: Path, labels: Any) -> None:
     labels("- - - crash mistake")
     result = campaign(tmp_path, runs=20).run()
