@@ -23,6 +23,8 @@ def account_of(bucket: Bucket, spec: str) -> Account:
         remark += f", from {bucket.origin}"
     if not bucket.confirmed:
         remark += ", no time to shrink and replay it"
+    elif bucket.state != "confirmed" and not bucket.known:
+        remark += ", no time to shrink it further"
     return Account(
         violation=bucket.violation,
         run=bucket.run,

@@ -29,6 +29,7 @@ from kvcheck.report.junit import junit_report
 from kvcheck.report.pages.campaign import campaign_page
 from kvcheck.report.sarif import SOMEWHERE, sarif_report
 from kvcheck.report.summary import summary_report
+from kvcheck.report.verdict import account_of
 from kvcheck.targets.places import Place
 
 KNOWN = Known(signature="known one", reason="why", issue="#7", expires=date(2026, 3, 31))
@@ -322,6 +323,20 @@ def test_a_summary() -> None:
     assert "<summary><code>new one</code></summary>" in lines
     assert text.count("<details>") == text.count("</details>") == 1
     assert "Undetermined" not in summary_report(result_of(), [], "b.json")
+
+
+@pytest.mark.parametrize(
+    ("state", "known", "told"),
+    [
+        ("confirmed", False, ""),
+        ("shown", False, ", no time to shrink it further"),
+        ("shown", True, ""),
+        ("shrinking", False, ", no time to shrink and replay it"),
+    ],
+)
+def test_what_there_was_no_time_for_is_told(state: Any, known: bool, told: str) -> None:
+    one = msgspec.structs.replace(NEW, state=state, known=known)
+    assert account_of(one, "toy").remark == f"4 times, first after 1.0 s{told}"
 
 
 def test_an_exception_without_a_message_ends_with_its_place() -> None:
