@@ -5,6 +5,7 @@
 const film = JSON.parse(document.getElementById("film").textContent);
 const frames = film.frames;
 const find = (id) => document.getElementById(id);
+const counted = (count, what) => `${count} ${what}${count === 1 ? "" : "s"}`;
 
 // ---- states: what the bookkeeping was after each action -------------------------------------------------------------
 
@@ -313,7 +314,7 @@ function showTables() {
 function showQueues() {
   const state = states[now], requests = Object.entries(state.requests);
   const shown = [["running", state.running.join(" ") || "nobody"], ["waiting", state.waiting.join(" ") || "nobody"],
-    ["free", `${state.free.length} blocks${state.free.length ? `, next ${state.free.slice(0, 24).join(" ")}` : ""}${state.free.length > 24 ? " ..." : ""}`]];
+    ["free", `${counted(state.free.length, "block")}${state.free.length ? `, next ${state.free.slice(0, 24).join(" ")}` : ""}${state.free.length > 24 ? " ..." : ""}`]];
   const lines = requests.map(([label, [status, text]]) => [label, `${status}, ${text}`]);
   find("queues").replaceChildren(...[...shown, ...lines].flatMap(([name, text]) => [element("dt", name), element("dd", text)]));
 }
@@ -443,7 +444,7 @@ window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", sho
 find("slider").max = frames.length - 1;
 find("broken").disabled = firstBroken < 0;
 const never = film.blocks - 1 - rows.length;
-find("rows").textContent = never > 0 ? `${never} blocks that were never used are left out.` : "";
+find("rows").textContent = never > 0 ? `Left out: ${counted(never, "block")} never used.` : "";
 readTheme();
 showActions();
 
