@@ -21,7 +21,7 @@ def exception(moment: Moment, ledger: Ledger) -> Iterator[Finding]:
     failure = moment.observation.failure
     if failure is not None:
         yield Finding(
-            f"{failure.type} in {failure.function} ({failure.file}:{failure.line}): {failure.message}",
+            str(failure),
             detail=f"{failure.type} {failure.function}",
         )
 

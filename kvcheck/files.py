@@ -369,6 +369,8 @@ def require_writable(path: Path, *read: Path, appended: bool = False) -> None:
     Raises:
         InputError: it cannot, or is.
     """
+    if str(path) == "-":
+        raise InputError("cannot write -: only --json goes to stdout")
     if any(_is_same_file(path, source) for source in read):
         raise InputError(f"cannot write {path}: it is what is read")
     target = Path(os.path.realpath(path))
@@ -376,16 +378,33 @@ def require_writable(path: Path, *read: Path, appended: bool = False) -> None:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             target.stat()
         in_place = target.exists() and (appended or not target.is_file())
-        folder = next(parent for parent in target.parents if parent.exists())
     except OSError as error:  # such as a name that is too long
         raise InputError(f"cannot write {path}: {_reason(error)}") from error
     if target.is_dir():
         raise InputError(f"cannot write {path}: it is a folder")
+    folder = next(parent for parent in target.parents if parent.exists())
     needed = [target] * target.exists() + [folder] * (not in_place)
     if not folder.is_dir() or not all(os.access(one, os.W_OK) for one in needed):
         raise InputError(f"cannot write {path}: no permission, or {folder} is no folder")
     if not in_place:
         _try_a_file_in(folder, path)
+
+
+def require_apart(*files: Path | str | None) -> None:
+    """No two of the files that are to be written may be one: what is written last would be all there is. None: nothing
+    is to be written. A device takes all.
+
+    Raises:
+        InputError: two are.
+    """
+    there: set[Path] = set()
+    for file in files:
+        if file is None:
+            continue
+        target = Path(os.path.realpath(file))
+        if target in there and (target.is_file() or not target.exists()):
+            raise InputError(f"cannot write {file}: two options name it")
+        there.add(target)
 
 
 def _try_a_file_in(folder: Path, path: Path) -> None:

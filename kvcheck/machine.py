@@ -22,6 +22,7 @@ from kvcheck.engines.random_layouts import ALL_FEATURES, Features, random_layout
 from kvcheck.engines.random_runs import RunGenerator, settle_actions
 from kvcheck.engines.source import HypothesisSource
 from kvcheck.invariants.ledger import Ledger
+from kvcheck.invariants.moment import Moment
 from kvcheck.invariants.registry import Judge, Violation
 from kvcheck.model.actions import Action, Run, Schedule
 from kvcheck.model.layout import Layout
@@ -167,10 +168,15 @@ class KVCacheMachine(RuleBasedStateMachine):
         if action is None or self.over:
             return
         self.actions.append(action)
-        violations = self.judge.feed(self.execution.apply(action))
+        moment = self.execution.apply(action)
+        violations = self.judge.feed(moment)
         if violations:
             self.over = True
             raise ViolationFound(self.run, tuple(violations))
+        self.passed_by(moment)
+
+    def passed_by(self, moment: Moment) -> None:
+        """A moment that breaks nothing; for those who count what comes up."""
 
 
 def machine_for(

@@ -1,4 +1,7 @@
-"""The process in which the pytest plugin runs the state machine; its last line says in JSON what came of it."""
+"""The process in which the pytest plugin runs the state machine; its last line says in JSON what came of it.
+
+Verdict "unreached": nothing is broken, and not everything was looked at.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import logging
 import sys
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import hypothesis
 from hypothesis import HealthCheck, Phase
@@ -20,10 +24,13 @@ from kvcheck.engines.judging import judge_run, shows
 from kvcheck.engines.seeds import fresh_seed, seed_of_run
 from kvcheck.engines.shrink import shrink
 from kvcheck.files import InputError, one_line
+from kvcheck.invariants.moment import Moment
+from kvcheck.invariants.witnesses import Witness, happening, possible_witnesses
 from kvcheck.machine import KVCacheMachine, ViolationFound, machine_for
 from kvcheck.model.actions import Run
 from kvcheck.report.account import Account, how_to_reproduce, show_account
 from kvcheck.report.console import Screen
+from kvcheck.report.describe import counted
 from kvcheck.targets.base import Target
 from kvcheck.targets.errors import TargetError
 from kvcheck.targets.failures import HarnessError
@@ -39,6 +46,20 @@ class _Counted(KVCacheMachine):
 
     runs = 0
     steps = 0
+    reached: ClassVar[set[str]] = set()
+    possible: ClassVar[set[str]] = set()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._situations: tuple[Witness, ...] | None = None
+
+    def passed_by(self, moment: Moment) -> None:
+        """Which situations come up, of those that the layout allows."""
+        if self._situations is None:
+            self._situations = possible_witnesses(self.execution.layout)
+            _Counted.possible.update(situation.name for situation in self._situations)
+        if not moment.observation.skipped:
+            _Counted.reached.update(happening(self._situations, moment, self.judge.ledger))
 
     def teardown(self) -> None:
         """The faults stop, and everything must come to its end."""
@@ -80,7 +101,18 @@ def _searched(spec: str, seconds: float, layout: str, seed: int) -> dict[str, st
             break
     if not _Counted.steps:
         return _told("undetermined", "nothing happened: no run has begun")
-    return _told("passed", f"{spec}: nothing broken in {_Counted.runs} runs, {_Counted.steps} actions, seed {seed}")
+    return _nothing_broken(
+        f"{spec}: nothing broken in {counted(_Counted.runs, 'run')}, {counted(_Counted.steps, 'action')}, seed {seed}"
+    )
+
+
+def _nothing_broken(bound: str) -> dict[str, str]:
+    """What never came up was not checked."""
+    possible, missing = len(_Counted.possible), sorted(_Counted.possible - _Counted.reached)
+    if not missing:
+        return _told("passed", f"{bound}, in all {possible} situations that the layouts allow")
+    never = f"{len(missing)} of {possible} situations that the layouts allow never came up: {', '.join(missing)}"
+    return {"verdict": "unreached", "text": f"undetermined: {bound}, but {never}"}
 
 
 def _run_batch(machine: type[KVCacheMachine], seed: int) -> None:

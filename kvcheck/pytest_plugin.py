@@ -9,6 +9,7 @@ the session may have loaded the whole of vLLM, or another release.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import subprocess
@@ -20,6 +21,7 @@ import pytest
 
 GRACE_SECONDS = 90.0
 """How much longer than it searches the machine's process may live: it loads the target, and shrinks what it found."""
+UNREACHED, UNDETERMINED = "unreached", "undetermined"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,19 +37,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _seconds(text: str) -> float:
-    """A finite time above zero."""
-    seconds = float(text)
+    """A finite time above zero.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
     if not (math.isfinite(seconds) and seconds > 0):
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return seconds
 
 
 def _seed(text: str) -> int:
-    """A number that is not below zero."""
-    seed = int(text)
-    if seed < 0:
-        raise ValueError
-    return seed
+    """A number that is not below zero.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
+    return int(text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -107,21 +119,32 @@ class MachineItem(pytest.Item):
 
         Raises:
             MachineFailed: something is broken, or nothing can be said.
+            pytest.skip.Exception: nothing is broken, and not everything was looked at.
         """
         told = self._told()
-        if told["verdict"] != "passed":
+        if told["verdict"] not in ("passed", UNREACHED):
             raise MachineFailed(told["text"])
         self.user_properties.append(("kvcheck", told["text"]))
+        if told["verdict"] == UNREACHED:
+            self.user_properties.append(("kvcheck-verdict", UNDETERMINED))
+            pytest.skip(told["text"])
 
     def _told(self) -> dict[str, str]:
         """What the machine's process says."""
         option = self.config.getoption
+        from kvcheck.engines.workers import environment_of_workers
+
         seconds, seed = option("--kvcheck-seconds"), option("--kvcheck-seed")
-        line = [sys.executable, "-m", "kvcheck.machine_child", self._target, str(seconds)]
+        line = [sys.executable, "-P", "-m", "kvcheck.machine_child", self._target, str(seconds)]
         line += [option("--kvcheck-layout") or "random", "-1" if seed is None else str(seed)]
         try:
             done = subprocess.run(  # noqa: S603  our own module
-                line, capture_output=True, text=True, check=False, timeout=seconds + GRACE_SECONDS, cwd=Path.cwd()
+                line,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=seconds + GRACE_SECONDS,
+                env=environment_of_workers(),
             )
         except subprocess.TimeoutExpired:
             return {"verdict": "undetermined", "text": f"undetermined: no end within {seconds + GRACE_SECONDS:g} s"}
@@ -143,8 +166,15 @@ class MachineItem(pytest.Item):
         return self.path, None, self.name
 
 
+def pytest_report_teststatus(report: Any) -> tuple[str, str, str] | None:
+    """A machine that has not looked at everything is counted by itself: neither as passed nor as skipped."""
+    if report.when == "call" and ("kvcheck-verdict", UNDETERMINED) in report.user_properties:
+        return UNDETERMINED, "U", UNDETERMINED.upper()
+    return None
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """What a machine that found nothing has done: passed is passed within a bound."""
-    reports = terminalreporter.stats.get("passed", ())
+    reports = [report for kind in ("passed", UNDETERMINED) for report in terminalreporter.stats.get(kind, ())]
     for text in [text for report in reports for name, text in report.user_properties if name == "kvcheck"]:
         terminalreporter.write_line(f"kvcheck: {text}")

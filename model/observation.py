@@ -285,6 +285,10 @@ class Failure(msgspec.Struct, frozen=True):
     message: str
     stack: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        where = f"{self.type} in {self.function} ({self.file}:{self.line})"
+        return f"{where}: {self.message}" if self.message else where
+
 
 class Processed(msgspec.Struct, frozen=True, gc=False):
     """What the server made of a step's output: tokens kept by label, and the requests that ended with it."""

@@ -9,7 +9,7 @@ import functools
 import importlib
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -203,6 +203,11 @@ class Ci:
         writes = self.options.update_baseline and not result.interrupted
         return baseline_entry(self._standings, str(self.options.baseline), writes)
 
+    @property
+    def standings(self) -> tuple[Sequence[Standing], str]:
+        """What the campaign says of each known failure, and the file that names them; empty if there is none."""
+        return self._standings, str(self.options.baseline or "")
+
     def show(self, screen: Screen, result: CampaignResult) -> None:
         """What came of earlier failures and of known ones."""
         show_earlier(screen, result)
@@ -232,7 +237,7 @@ class Ci:
         if result.interrupted:
             screen.line(f"{file} is left as it was: the campaign was interrupted", "yellow")
             return
-        confirmed = [bucket.signature for bucket in result.buckets if bucket.state == "confirmed"]
+        confirmed = [bucket.signature for bucket in result.buckets if bucket.confirmed]
         baseline = updated(self._standings, confirmed, f"nobody has said why yet; found by {self._command}", self._day)
         write_baseline(file, baseline)
         screen.line(update_text(str(file), self._baseline, baseline, result))

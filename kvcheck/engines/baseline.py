@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +11,7 @@ import msgspec
 
 from kvcheck.files import VERSION, InputError, read_as, write_json
 from kvcheck.invariants.registry import all_invariants
+from kvcheck.model.actions import ACTION_KINDS
 
 CLEAN_CAMPAIGNS = 3
 """How many campaigns a failure must stay away from to be called fixed."""
@@ -34,6 +35,12 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     version: int = VERSION
     known: tuple[Known, ...] = ()
+
+
+class _File(Baseline, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """As it is read: who writes one by hand must say the version too."""
+
+    version: int
 
 
 class State(StrEnum):
@@ -75,21 +82,35 @@ def read_baseline(file: Path, may_be_missing: bool = False) -> Baseline:
         if may_be_missing:
             return Baseline()
         raise InputError(f"{file}: no such file; --update-baseline begins one")
-    baseline: Baseline = read_as(file, Baseline)
+    try:
+        baseline = Baseline(known=read_as(file, _File).known)
+    except InputError as error:
+        raise InputError(str(error).replace("Invalid RFC3339 encoded date", "a day is written YYYY-MM-DD")) from error
     claims = {invariant.id for invariant in all_invariants()}
     signatures = [entry.signature for entry in baseline.known]
     for entry in baseline.known:
         if signatures.count(entry.signature) > 1:
             raise InputError(f"{file}: {entry.signature} is in it twice")
-        if entry.signature.partition(" ")[0] not in claims:
+        claim, *words = entry.signature.split() or [""]
+        if claim not in claims:
             raise InputError(
                 f"{file}: {entry.signature!r} begins with no claim that is checked (see kvcheck invariants)"
+            )
+        if entry.signature != " ".join([claim, *words]) or not _is_whole(claim, words):
+            raise InputError(
+                f"{file}: {entry.signature!r} is no whole signature, and excuses nothing: copy it from a report"
             )
         if not entry.reason.strip():
             raise InputError(f"{file}: {entry.signature} has no reason")
         if entry.clean_campaigns < 0:
             raise InputError(f"{file}: {entry.signature} has fewer than 0 clean campaigns")
     return baseline
+
+
+def _is_whole(claim: str, words: Sequence[str]) -> bool:
+    """Whether a signature can be one of this claim: it ends with the kind of action; what the server raises, or hangs
+    in, with a function."""
+    return bool(words) and (claim.startswith("system.") or words[-1] in ACTION_KINDS)
 
 
 def excused(baseline: Baseline, day: date) -> frozenset[str]:

@@ -251,12 +251,14 @@ class Campaign:
         return None
 
     def _choose_found(self) -> Task | None:
-        """Of what was found: replaying what is short comes before shrinking."""
+        """Of what was found: replaying what is short comes before shrinking, and what was replayed is shrunk last."""
         if (shrunk := self._buckets.take("shrunk", "confirming")) is not None:
             return lambda watched: self._confirm(watched, shrunk)
         seconds = self._seconds_to_shrink()
         if (found := self._buckets.take("found", "shrinking")) is not None:
             return lambda watched: self._shrink(watched, found, seconds)
+        if (shown := self._buckets.take("shown", "shortening")) is not None:
+            return lambda watched: self._shorten(watched, shown, seconds)
         return None
 
     def _may_search(self) -> bool:
@@ -318,16 +320,31 @@ class Campaign:
         bucket.lost += 1
         bucket.state = "lost"  # last: from here on another thread may put another run into its place
 
+    def _shorten(self, watched: Watched, bucket: Bucket, seconds: float) -> None:
+        """Shrink what was replayed before: if the shorter run does not show it again, or there is no time, it stays."""
+        shrunk = watched.shrink(bucket.run, bucket.signature, seconds)
+        traces = self._replays(watched, bucket, shrunk.run) if shrunk.run != bucket.run else ()
+        if shrunk.run == bucket.run:
+            bucket.needs = shrunk.needs
+        if traces and shrunk.run == bucket.run:
+            self._findings.save(bucket.signature, bucket.run, traces[:1])
+        bucket.state = "confirmed"
+
     def _replays(self, watched: Watched, bucket: Bucket, run: Run) -> tuple[Trace, ...]:
-        """Two replays, of a hang one, because it was judged twice when it was found; what they recorded."""
+        """Two replays, of a hang one, because it was judged twice when it was found; what they recorded. What else they
+        show is sorted too: whoever replays this run next will see it."""
         watched.renew()
         results = [watched.judge(run, record=True) for _ in range(1 if bucket.signature.startswith(HANG) else 2)]
         traces = tuple(result.trace for result in results if result.trace is not None)
-        shown = [next((v for v in r.violations if v.signature == bucket.signature), None) for r in results]
-        if shown[0] is not None and all(shown):
+        shown = [{violation.signature: violation for violation in result.violations} for result in results]
+        for signature, violation in {**shown[-1], **shown[0]}.items():
+            if signature != bucket.signature:
+                again = {"state": "shown", "trace": traces[0]} if traces and all(signature in s for s in shown) else {}
+                self._buckets.sort(violation, run, bucket.index, origin=bucket.origin, **again)
+        if all(bucket.signature in seen for seen in shown):
             if run != bucket.run:
                 bucket.run, bucket.needs = run, ()
-            bucket.violation, bucket.state = shown[0], "confirmed"
+            bucket.violation, bucket.state = shown[0][bucket.signature], "confirmed"
             bucket.trace = traces[0] if traces else None
             if len({msgspec.msgpack.encode(trace.observations) for trace in traces}) > 1:
                 self._note_run("disagrees-with-itself", f"{bucket.signature}: two replays differ", run, bucket.index)

@@ -42,8 +42,8 @@ class Place(NamedTuple):
 
 
 class Database:
-    """Byte strings by name, in one place or in several. ``title`` is what it is called; ``error``: why a place could
-    not be read, the first one, or could not be written, the last one.
+    """Byte strings by name, in one place or in several. ``title`` is what it is called; ``unread``: why places could
+    not be read, by place; ``error``: why one could not be written, the last one.
 
     Nothing that goes wrong ends a campaign, or keeps another place from being read and written.
     """
@@ -51,6 +51,7 @@ class Database:
     def __init__(self, *places: Place) -> None:
         self.title = ", ".join(place.title for place in places)
         self.error = ""
+        self.unread: dict[str, str] = {}
         self._places = places
         self._lost: set[str] = set()
 
@@ -69,7 +70,7 @@ class Database:
         if complaints:
             said = "; ".join(" ".join(str(complaint.message).split()) for complaint in complaints)
             told = place.why(said) if place.why else f"cannot be read: {said}"
-            self.error = self.error or f"{place.title}: {told}"
+            self.unread.setdefault(place.title, f"{place.title}: {told}")
         return values
 
     def replace(self, name: str, old: Sequence[bytes], new: bytes) -> bool:

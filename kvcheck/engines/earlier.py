@@ -121,9 +121,7 @@ def stored_in(database: Database, name: str) -> tuple[list[Earlier], list[str]]:
         found.append(
             Earlier(run=stored.run, origin=title, signature=stored.signature, needs=stored.needs, shrunk=stored.shrunk)
         )
-    if database.error:
-        complaints.append(database.error)
-    return found, complaints
+    return found, [*complaints, *database.unread.values()]
 
 
 def remember(database: Database, name: str, buckets: Iterable[Bucket]) -> bool:

@@ -40,11 +40,15 @@ class Replays:
             self._tally.note(code, f"{earlier.origin}: {message}")
 
     def _sort(self, earlier: Earlier, violation: Violation, result: RunResult) -> None:
-        """What is short, was shown before and is shown again is confirmed; what is short need not be shrunk."""
+        """What was shown before and is shown again is confirmed, and shrunk last if it is not short; what is short need
+        no shrinking."""
         state: State = "found"
-        if earlier.shrunk and earlier.signature == violation.signature:
-            state = "confirmed" if earlier.was_shown else "shrunk"
-        more = {"needs": earlier.needs, "trace": result.trace} if state == "confirmed" else {}
+        if earlier.signature == violation.signature:
+            if earlier.was_shown:
+                state = "confirmed" if earlier.shrunk else "shown"
+            elif earlier.shrunk:
+                state = "shrunk"
+        more = {"needs": earlier.needs, "trace": result.trace} if state in ("confirmed", "shown") else {}
         self._buckets.sort(violation, earlier.run, None, origin=earlier.origin, state=state, **more)
 
     def results(self) -> tuple[Replayed, ...]:

@@ -91,8 +91,9 @@ def _greedy(
                 return best, False
             if count <= start or complexity(candidate) >= complexity(best):
                 continue
-            if still_fails(candidate):
-                best, place, vain, taken = candidate, count - 1, 0, True
+            living = _without_dead_parts(candidate)
+            if still_fails(living):
+                best, place, vain, taken = living, count - 1, 0, True
                 break
             vain += 1
         if not taken:
@@ -109,12 +110,30 @@ def _walk(run: Run, still_fails: StillFails, end: float) -> Run:
             break
         if count % ASTRAY == 0:
             here = run
-        candidate = varied(here, rng)
+        candidate = _without_dead_parts(varied(here, rng))
         if len(candidate.actions) <= len(run.actions) and candidate != here and still_fails(candidate):
             here = candidate
         if len(here.actions) < len(run.actions):
             return here
     return run
+
+
+def _without_dead_parts(run: Run) -> Run:
+    """The run without what its steps say of requests that have not arrived by then: nothing follows from it."""
+    arrived: set[str] = set()
+    actions: list[Action] = []
+    for action in run.actions:
+        if isinstance(action, Arrive):
+            arrived.add(action.label)
+        if isinstance(action, Complete) and not arrived.issuperset((*action.accepted, *action.proposed)):
+            accepted, proposed = (
+                {label: count for label, count in said.items() if label in arrived}
+                for said in (action.accepted, action.proposed)
+            )
+            actions.append(replace(action, accepted=accepted, proposed=proposed))
+        else:
+            actions.append(action)
+    return replace(run, actions=tuple(actions))
 
 
 def complexity(run: Run) -> Complexity:

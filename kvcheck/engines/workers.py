@@ -85,7 +85,7 @@ class Worker:
             self._process = subprocess.Popen(  # noqa: S603  our own interpreter and module
                 [sys.executable, "-P", "-m", "kvcheck.engines.worker_child", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                env=_environment(),
+                env=environment_of_workers(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._complaints,
@@ -217,7 +217,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _environment() -> dict[str, str]:
+def environment_of_workers() -> dict[str, str]:
     """Keys of the system under test are the same in each process, and kvcheck is found wherever it was found here."""
     package = str(Path(kvcheck.__file__).parent.parent)
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -13,7 +13,7 @@ from kvcheck.invariants.registry import MEANING, Severity, Violation, all_invari
 from kvcheck.model.actions import Run
 from kvcheck.model.observation import Observation, Trace
 from kvcheck.report.console import Screen
-from kvcheck.report.describe import action_text, layout_lines, outcome_text, table_lines
+from kvcheck.report.describe import action_text, counted, layout_lines, outcome_text, table_lines
 
 MOST_ACTIONS = 60
 
@@ -85,14 +85,14 @@ def _action_lines(account: Account) -> Iterator[tuple[str, bool]]:
     broken = account.violation.index
     skipped = max(0, min(broken + 1, len(actions)) - MOST_ACTIONS)
     if skipped:
-        yield f"      ... {skipped} actions before", False
+        yield f"      ... {counted(skipped, 'action')} before", False
     for index, action in enumerate(actions):
         if skipped <= index <= broken + 1:
             outcome = outcome_text(seen[index]) if index < len(seen) else ""
             mark = ">" if index == broken else " "
             yield f"  {mark} {index:>3}  {action_text(action)}{'  -> ' + outcome if outcome else ''}", index == broken
     if len(actions) > broken + 2:
-        yield f"      ... {len(actions) - broken - 2} actions after", False
+        yield f"      ... {counted(len(actions) - broken - 2, 'action')} after", False
 
 
 def _tables(account: Account) -> Iterator[tuple[str, list[str]]]:

@@ -107,5 +107,5 @@ def _bucket(bucket: Bucket, spec: str) -> dict[str, Any]:
         "origin": bucket.origin,
         "found_after": round(bucket.found_after, 3),
         "found_in_run": bucket.index,
-        "confirmed": bucket.state == "confirmed",
+        "confirmed": bucket.confirmed,
     }

@@ -9,10 +9,10 @@ import kvcheck
 from kvcheck.engines.comparison import BASE, HEAD, Difference, Result, Worse
 from kvcheck.engines.measures import MEASURES, SECONDS, WORSE
 from kvcheck.files import versioned
-from kvcheck.report.account import Account, how_to_reproduce, show_account
+from kvcheck.report.account import Account, account_text, how_to_reproduce, show_account
 from kvcheck.report.campaign_json import resolved, undetermined, violation_entry
 from kvcheck.report.console import Screen
-from kvcheck.report.describe import action_text, layout_lines
+from kvcheck.report.describe import action_text, counted, layout_lines
 from kvcheck.report.markdown import code, folded, undetermined_list
 from kvcheck.report.verdict import show_undetermined
 
@@ -25,13 +25,13 @@ def show_comparison(screen: Screen, result: Result) -> None:
     """What came of it."""
     for kind, spec, differences in _kinds(result):
         for number, one in enumerate(differences, 1):
-            show_account(screen, _account(one, f"{kind}: only on {spec}, in {_runs(one.times)}", spec), number)
+            show_account(screen, _account(one, f"{kind}: only on {spec}, in {counted(one.times, 'run')}", spec), number)
     for signature, (base, head) in result.both.items():
         screen.line()
         screen.line(f"{signature}: on both, in different runs: base {base}, head {head}")
     if result.alike:
         screen.line()
-        alike = ", ".join(f"{signature} ({_runs(times)})" for signature, times in result.alike.items())
+        alike = ", ".join(f"{signature} ({counted(times, 'run')})" for signature, times in result.alike.items())
         screen.line(f"broken by both alike: {alike}")
     screen.line()
     for line in _table(result):
@@ -53,10 +53,6 @@ def _kinds(result: Result) -> Iterator[tuple[str, str, tuple[Difference, ...]]]:
 def _account(one: Difference, remark: str, spec: str) -> Account:
     reproduce = how_to_reproduce(one.file, spec)
     return Account(violation=one.violation, run=one.run, reproduce=reproduce, trace=one.trace, remark=remark)
-
-
-def _runs(count: int) -> str:
-    return "1 run" if count == 1 else f"{count} runs"
 
 
 def _rows(result: Result) -> Iterator[tuple[str, str, str, str]]:
@@ -82,7 +78,7 @@ def _bound(result: Result) -> str:
         "could not be drawn": result.not_drawn,
     }
     told = [f"{count} {what}" for what, count in counts.items() if count or what == "came to their end on both"]
-    return f"{_runs(result.runs)}: {', '.join(told)}"
+    return f"{counted(result.runs, 'run')}: {', '.join(told)}"
 
 
 def _table(result: Result) -> Iterator[str]:
@@ -95,7 +91,7 @@ def _table(result: Result) -> Iterator[str]:
 
 def _worse_head(worse: Worse) -> str:
     return (
-        f"{worse.measure}: worse in {_runs(worse.times)}, better in {worse.better}; "
+        f"{worse.measure}: worse in {counted(worse.times, 'run')}, better in {worse.better}; "
         f"{worse.base} becomes {worse.head} in the shortest run found"
     )
 
@@ -116,7 +112,7 @@ def meaning(result: Result) -> str:
     """What the verdict means, with its bound."""
     words = []
     if result.new:
-        words.append(f"head breaks {len(result.new)} thing{'s' if len(result.new) > 1 else ''} that base does not")
+        words.append(f"head breaks {counted(len(result.new), 'thing')} that base does not")
     words += [f"{measure} worse by more than {result.plan.limits[measure]:g} %" for measure in result.exceeded]
     if not words:
         passed = result.verdict == "passed"
@@ -124,7 +120,7 @@ def meaning(result: Result) -> str:
     lost = [worse.measure for worse in result.worse if worse.measure not in result.exceeded]
     if lost:
         words.append(f"worse in some runs: {', '.join(lost)}")
-    bound = f"{_runs(result.runs)}, seed {result.plan.seed}, {result.seconds:.0f} s"
+    bound = f"{counted(result.runs, 'run')}, seed {result.plan.seed}, {result.seconds:.0f} s"
     return f"{'; '.join(words)} ({bound}{', interrupted' if result.interrupted else ''})"
 
 
@@ -203,7 +199,7 @@ def _markdown_lines(result: Result, short: bool) -> Iterator[str]:
         if differences:
             yield from ("", f"**{kind}** (only on {code(spec)})")
         for one in differences:
-            lines = list(_run_lines(one, spec))
+            lines = account_text(_account(one, counted(one.times, "run"), spec)).splitlines()
             yield from folded(_title(one), lines[-1:] if short else lines)
     yield from ("", f"{_bound(result)}.", "", "| to the end on both | base | head | change |", "|---|---:|---:|---:|")
     yield from (f"| {' | '.join(row)} |" for row in _rows(result))
@@ -215,9 +211,4 @@ def _markdown_lines(result: Result, short: bool) -> Iterator[str]:
 
 def _title(one: Difference) -> str:
     violation = one.violation
-    return f"{violation.signature} ({violation.severity}, {_runs(one.times)}): {violation.message}"
-
-
-def _run_lines(one: Difference, spec: str) -> Iterator[str]:
-    yield from (f"{index:>3}  {action_text(action)}" for index, action in enumerate(one.run.actions))
-    yield how_to_reproduce(one.file, spec)
+    return f"{violation.signature} ({violation.severity}, {counted(one.times, 'run')}): {violation.message}"

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from kvcheck.engines.campaign import Progress
+from kvcheck.report.describe import counted
 
 LINE_SECONDS = 10.0
 """How often progress is told where nothing can be overwritten."""
@@ -111,10 +112,10 @@ def summary(progress: Progress) -> str:
     speed = progress.actions / progress.seconds if progress.seconds > 0 else 0.0
     parts = [
         f"{progress.seconds:.0f} s",
-        f"{progress.runs} runs",
-        f"{progress.actions} actions ({speed:.0f}/s)",
+        counted(progress.runs, "run"),
+        f"{counted(progress.actions, 'action')} ({speed:.0f}/s)",
         f"{progress.reached} of {progress.possible} situations reached",
-        f"{len(progress.buckets)} violations",
+        counted(len(progress.buckets), "violation"),
     ]
     if progress.undetermined:
         parts.append(f"{progress.undetermined} undetermined")

@@ -29,6 +29,11 @@ LONGEST_PROMPT, WIDEST_PROMPT = 48, 144
 them all."""
 
 
+def counted(count: int, what: str) -> str:
+    """So many of something."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 # ---- layouts -----------------------------------------------------------------------------------------------------
 
 REPORTS = {"release": "what the release wants", "blocks": "blocks", "request": "request"}
@@ -42,10 +47,10 @@ def layout_lines(layout: Layout) -> list[str]:
         kinds[text] = kinds.get(text, 0) + 1
     groups = [f"{count} x {text}" if count > 1 else text for text, count in kinds.items()]
     sizes = [
-        f"{layout.num_blocks} blocks",
-        f"requests of up to {layout.max_model_len} tokens",
+        counted(layout.num_blocks, "block"),
+        f"requests of up to {counted(layout.max_model_len, 'token')}",
         f"{layout.max_requests} at a time",
-        f"{layout.token_budget} tokens a step",
+        f"{counted(layout.token_budget, 'token')} a step",
         f"hash block {layout.hash_block}, scheduler block {layout.scheduler_block}",
     ]
     return [", ".join(groups), ", ".join(sizes), *filter(None, ["; ".join(_extras(layout))])]
@@ -124,14 +129,16 @@ def _action_words(action: Action) -> Iterator[str]:
         case Extend():
             yield f"{action.label}: {_prompt_text(action.prompt)}" if action.prompt else f"{action.label}: the end"
         case Complete():
-            yield from (f"{label}: {count} drafts right" for label, count in action.accepted.items() if count)
+            yield from (
+                f"{label}: {counted(count, 'draft')} right" for label, count in action.accepted.items() if count
+            )
             yield from (f"{label}: {count} proposed" for label, count in action.proposed.items())
         case Transfer():
             yield f"{action.what} of {action.label}" + (" once more" if action.again else "")
         case Abort():
             yield action.label
         case Evict():
-            yield f"first {action.prefix} tokens of {action.label} in group {action.group}"
+            yield f"first {counted(action.prefix, 'token')} of {action.label} in group {action.group}"
         case Reset():
             yield from ["with running requests"] if action.running else []
         case Pause():
@@ -169,7 +176,7 @@ def _answer_text(answer: Answer) -> str:
 def _prompt_text(prompt: tuple[int, ...]) -> str:
     shown = shorten(" ".join(map(str, prompt[:LONGEST_PROMPT])), WIDEST_PROMPT, placeholder="")
     more = len(shown.split()) < len(prompt)
-    return f"{len(prompt)} tokens ({shown}{' ...' if more else ''})"
+    return f"{counted(len(prompt), 'token')} ({shown}{' ...' if more else ''})"
 
 
 # ---- what was seen -----------------------------------------------------------------------------------------------
@@ -188,7 +195,7 @@ def table_lines(view: CacheView | None) -> list[str]:
     waiting = [label for label in view.requests if label not in view.tables]
     lines += [f"{label}: no blocks, {view.requests[label].status}" for label in waiting]
     keys = [f"{block}=g{group}/{length}" for group, block, length, _ in sorted(view.keys, key=lambda k: (k[0], k[2]))]
-    lines.append(f"free: {view.free_count} blocks, next {' '.join(map(str, view.free[:8])) or '-'}")
+    lines.append(f"free: {counted(view.free_count, 'block')}, next {' '.join(map(str, view.free[:8])) or '-'}")
     lines.append(f"keys (block=group/prefix): {' '.join(keys) or '-'}")
     return lines
 

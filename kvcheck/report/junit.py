@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
@@ -12,6 +13,7 @@ import kvcheck
 from kvcheck.engines.baseline import Standing
 from kvcheck.engines.buckets import Bucket
 from kvcheck.engines.campaign import CampaignResult
+from kvcheck.engines.tally import Undetermined
 from kvcheck.report.account import account_text
 from kvcheck.report.known import known_text
 from kvcheck.report.verdict import account_of, bound_text
@@ -44,10 +46,21 @@ def _cases(result: CampaignResult, standings: Sequence[Standing]) -> Iterator[Te
         yield _failed(bucket, result.plan.spec)
     for bucket in result.known:
         yield _case(bucket.signature, Skipped(_text(f"known: {known_text(entries[bucket.signature])}")))
-    for item in result.undetermined:
-        yield _case(f"undetermined: {item.code}", Error(_text(item.message), item.code))
+    for name, item in zip(_names(result.undetermined), result.undetermined, strict=True):
+        yield _case(name, Error(_text(item.message), item.code))
     if result.verdict == "passed":
         yield _case("search", None, bound_text(result))
+
+
+def _names(items: Sequence[Undetermined]) -> Iterator[str]:
+    """A name for each, with what it is about if that is told, such as a situation or a signature: a server takes cases
+    of one name for one case."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        about, colon, _ = item.message.partition(": ")
+        name = f"undetermined: {item.code}{colon and f': {about}'}"
+        seen[name] += 1
+        yield name if seen[name] == 1 else f"{name} ({seen[name]})"
 
 
 def _failed(bucket: Bucket, spec: str) -> TestCase:

@@ -15,7 +15,8 @@ from kvcheck.engines.tally import Undetermined
 from kvcheck.report.account import how_to_reproduce, show_account
 from kvcheck.report.campaign_json import campaign_report, undetermined
 from kvcheck.report.console import Screen
-from kvcheck.report.verdict import account_of, show_undetermined, show_where_undetermined
+from kvcheck.report.describe import counted
+from kvcheck.report.verdict import account_of, bound_text, show_undetermined, show_where_undetermined
 
 MOST_OTHERS = 20
 
@@ -31,7 +32,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     def found(self) -> tuple[Bucket, ...]:
         """What was reported, the simplest run first."""
         there = [bucket for bucket in self.result.buckets if self.crash.is_shown_by(bucket.violation)]
-        return tuple(sorted(there, key=lambda bucket: (bucket.state != "confirmed", len(bucket.run.actions))))
+        return tuple(sorted(there, key=lambda bucket: (not bucket.confirmed, len(bucket.run.actions))))
 
     @property
     def others(self) -> tuple[Bucket, ...]:
@@ -55,9 +56,7 @@ def show_reproduction(screen: Screen, reproduction: Reproduction) -> None:
     screen.line()
     if not reproduction.found:
         _show_tried(screen, reproduction)
-    bound = f"{result.runs} runs, {result.actions} actions, seed {result.plan.seed}, {result.seconds:.0f} s"
-    if result.interrupted:
-        bound += ", interrupted"
+    bound = bound_text(result)
     screen.verdict(reproduction.verdict, f": {_meaning(reproduction)} ({bound})")
 
 
@@ -81,9 +80,8 @@ def _show_others(screen: Screen, reproduction: Reproduction) -> None:
     screen.line()
     screen.line("on the way, and not what was reported (kvcheck shrink makes these runs short):")
     for bucket in others[:MOST_OTHERS]:
-        told = (
-            f"{bucket.violation.severity}: {bucket.signature} ({bucket.times} times, {len(bucket.run.actions)} actions)"
-        )
+        bound = f"{counted(bucket.times, 'time')}, {counted(len(bucket.run.actions), 'action')}"
+        told = f"{bucket.violation.severity}: {bucket.signature} ({bound})"
         screen.line(f"  {told}: {how_to_reproduce(bucket.file, spec)}")
         if bucket.needs:
             screen.line(f"    needs: {', '.join(bucket.needs)}")
@@ -120,8 +118,8 @@ def _meaning(reproduction: Reproduction) -> str:
     if not reproduction.found:
         return f"{crash}: not seen"
     best = reproduction.found[0]
-    shown = "shown again in new processes" if best.state == "confirmed" else "no time to shrink and replay it"
-    return f"{crash}: reproduced by {len(best.run.actions)} actions, {shown}"
+    shown = "shown again in new processes" if best.confirmed else "no time to shrink and replay it"
+    return f"{crash}: reproduced by {counted(len(best.run.actions), 'action')}, {shown}"
 
 
 def reproduction_report(reproduction: Reproduction) -> dict[str, Any]:

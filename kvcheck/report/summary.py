@@ -44,7 +44,7 @@ def _violations(result: CampaignResult) -> Iterator[str]:
         return
     yield from ("", "| violation | severity | actions | times | |", "|---|---|---:|---:|---|")
     for bucket in result.buckets[:MOST_ROWS]:
-        remark = "known" if bucket.known else "" if bucket.state == "confirmed" else "not replayed"
+        remark = "known" if bucket.known else "" if bucket.confirmed else "not replayed"
         cells = [
             code(bucket.signature),
             bucket.violation.severity,

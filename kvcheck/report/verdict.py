@@ -12,6 +12,7 @@ from kvcheck.engines.judging import RunResult
 from kvcheck.engines.tally import Undetermined
 from kvcheck.report.account import Account, how_to_reproduce
 from kvcheck.report.console import Screen
+from kvcheck.report.describe import counted
 from kvcheck.targets.reference.target import MODEL, is_model
 
 MOST_UNDETERMINED = 20
@@ -19,11 +20,13 @@ MOST_UNDETERMINED = 20
 
 def account_of(bucket: Bucket, spec: str) -> Account:
     """All that is known of a bucket."""
-    remark = f"{bucket.times} times, first after {bucket.found_after:.1f} s"
+    remark = f"{counted(bucket.times, 'time')}, first after {bucket.found_after:.1f} s"
     if bucket.origin:
         remark += f", from {bucket.origin}"
-    if bucket.state != "confirmed":
+    if not bucket.confirmed:
         remark += ", no time to shrink and replay it"
+    elif bucket.state != "confirmed" and not bucket.known:
+        remark += ", no time to shrink it further"
     return Account(
         violation=bucket.violation,
         run=bucket.run,
@@ -52,8 +55,9 @@ def bound_text(result: CampaignResult) -> str:
     """How much a campaign looked at."""
     which, shards = result.plan.shard
     shard = f" shard {which} of {shards}" if shards > 1 else ""
-    bound = f"{result.runs} runs, {result.actions} actions, seed {result.plan.seed}{shard}, {result.seconds:.0f} s"
-    return bound + ", interrupted" if result.interrupted else bound
+    parts = [counted(result.runs, "run"), counted(result.actions, "action"), f"seed {result.plan.seed}{shard}"]
+    parts += [f"{result.seconds:.0f} s", *(["interrupted"] if result.interrupted else [])]
+    return ", ".join(parts)
 
 
 def show_undetermined(screen: Screen, items: Sequence[Undetermined]) -> None:
@@ -83,15 +87,15 @@ def about_model(spec: str) -> str:
 
 def meaning_text(result: CampaignResult) -> str:
     """What a campaign's verdict means."""
-    new, known = ("new ", f", and {len(result.known)} known") if result.known else ("", "")
+    new, known = ("new ", f" ({len(result.known)} known)") if result.known else ("", "")
     if result.verdict == "violated":
-        return _violations(len(result.failures)) + known
+        return _violations(len(result.failures)) + (f", and {len(result.known)} known" if result.known else "")
     if result.verdict == "undetermined":
         return f"no {new}violation was found{known}, but not everything was looked at"
     reached = sum(1 for count in result.witnesses.values() if count)
     return (
-        f"no {new}violation in these runs{known}, which came to all {reached} situations that the layouts allow; "
-        "no proof"
+        f"no {new}violation{known} in these runs, which came to "
+        f"{f'all {reached} situations' if reached > 1 else 'the one situation'} that the layouts allow; no proof"
     )
 
 
@@ -104,8 +108,8 @@ def show_replay_verdict(
 ) -> None:
     """The last line of a replay of a run with ``whole`` actions."""
     ended = "; what came after it was not run" if result.actions < whole else ""
-    part = f" of {whole}" if result.actions < whole else ""
-    done = f"{result.actions}{part} actions, {result.skipped} of them without a subject"
+    done = counted(result.actions, "action") if result.actions == whole else f"{result.actions} of {whole} actions"
+    done += f", {result.skipped} of them without a subject"
     meaning = {
         "passed": "this run breaks no invariant",
         "violated": _violations(len(result.violations)) + ended,

@@ -17,12 +17,12 @@ from kvcheck.cli import ci
 from kvcheck.cli.commands import fuzz as fuzz_command
 from kvcheck.cli.main import run
 from kvcheck.engines.baseline import CLEAN_CAMPAIGNS, today
-from kvcheck.engines.campaign import CampaignResult
+from kvcheck.engines.campaign import Campaign, CampaignResult
 from kvcheck.engines.seeds import index_in_shard
 from kvcheck.files import read_run, versioned, write_json, write_run
 
 FAIL = "system.exception AssertionError fail"
-OTHER = "hits.skip full"
+OTHER = "hits.skip full schedule"
 FALL = "system.exception ValueError fall"
 TODAY = date(2026, 3, 31)
 
@@ -81,6 +81,18 @@ def test_what_one_job_finds_the_next_replays_first(toys: Any, capsys: pytest.Cap
     assert "earlier failures: 1 shown" in capsys.readouterr().out
     assert fuzz("--layout", "gptoss")[1]["earlier"] == []
     assert fuzz("--fresh")[0] == 0
+
+
+def test_what_was_kept_as_it_was_found_is_confirmed_before_it_is_shrunk(
+    toys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as without_time:
+        without_time.setattr(Campaign, "_choose_found", lambda _: None)
+        toys("fail-x")
+        assert [v["confirmed"] for v in fuzz(runs=1)[1]["violations"]] == [False]
+        toys("-")
+        assert [v["confirmed"] for v in fuzz(runs=1)[1]["violations"]] == [True]
+    assert len(read_run(Path(fuzz(runs=1)[1]["violations"][0]["run"])).actions) == 1
 
 
 def test_what_is_gone_is_told_and_stays(toys: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -199,7 +211,7 @@ def test_a_known_failure_is_no_failure_until_its_day(toys: Any, day: Any, capsys
     assert [(v["signature"], v["known"]) for v in report["violations"]] == [(FAIL, True)]
     shown = capsys.readouterr().out
     assert f"known: {FAIL}: why, #7, excused until 2026-03-31" in shown
-    assert "no new violation in these runs, and 1 known" in shown
+    assert "no new violation (1 known) in these runs, which came to" in shown
     assert "[1]" not in shown
     day(TODAY + timedelta(days=1))
     status, report = fuzz("--baseline", "b.json")
@@ -355,6 +367,11 @@ WRONG = [
     ["--junit", "."],
     ["--sarif", "file/x"],
     ["--summary", "."],
+    ["--junit", "/"],
+    ["--sarif", "-"],
+    ["--junit", "x", "--sarif", "./x"],
+    ["--json", "x", "--summary", "x"],
+    ["--html", "b.json", "--baseline", "b.json", "--update-baseline"],
 ]
 
 

@@ -133,6 +133,7 @@ def test_a_comment_that_cannot_be_written_is_not_passed(
         (("--base", "model", "--head", "model", "--limit", "copies=-1"), "percentage of 0 or more"),
         (("--base", "model", "--head", "model", "--layout", "nothing"), "neither a preset"),
         (("--base", "model", "--head", "model", "--markdown", "."), "it is a folder"),
+        (("--base", "model", "--head", "model", "--json", "x", "--markdown", "x"), "two options name it"),
         (("--base", "model", "--head", "model", "--seconds", "0"), "above 0"),
     ],
 )

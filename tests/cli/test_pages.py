@@ -161,7 +161,7 @@ def test_a_campaign_has_a_page_and_one_for_each_violation(toys: Any) -> None:
     toys("- fail-x")
     assert run(FUZZ) == 1
     (page,) = Path("c-runs").iterdir()
-    assert f'href="c-runs/{page.name}"' in text_of("c.html")
+    assert f'href="c-runs/{page.name}#step=0"' in text_of("c.html")
     assert "violated" in text_of("c.html")
     assert 'href="../c.html"' in text_of(str(page))
     assert any(frame.get("broken") for frame in film_in(text_of(str(page)))["frames"])

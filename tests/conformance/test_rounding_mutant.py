@@ -1,18 +1,20 @@
 """A fault that no release has: 0.28.0 with the bound of EAGLE groups rounded down again (R5.3.1) must be found.
 
-The faulty tree is made here, by one edit of a copy of the release's own source.
+The faulty tree is made as docs/design-change.md says, by one edit of a copy of the release's own source.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
+import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
-from helpers import full, layout_of, mamba, release_worker
+from helpers import release_worker
 from releases import release
 
 from kvcheck.cli.main import run as run_command
@@ -20,47 +22,37 @@ from kvcheck.engines.watched import Watched
 from kvcheck.files import versioned, write_json
 from kvcheck.invariants.registry import Violation
 from kvcheck.model.actions import Arrive, Complete, Run, Schedule
-from kvcheck.model.layout import Drafter
+from kvcheck.model.layout import Layout
 from kvcheck.model.observation import Register
 
 pytestmark = pytest.mark.release
 
 VERSION = "0.28.0"
 MOST_RUNS = 400
-COORDINATOR = "vllm/v1/core/kv_cache_coordinator.py"
+GUIDE = (Path(__file__).parents[2] / "docs" / "design-change.md").read_text(encoding="utf-8")
 LOST = ("registration.complete", "hits.complete")
 
-LAYOUT = layout_of(
-    full(2, eagle=True),
-    mamba(8, 2),
-    drafter=Drafter(method="eagle", tokens=2),
-    num_blocks=400,  # no eviction moves hits one way or the other
-    max_model_len=40,
-    max_requests=2,
-)
+
+def shown(first: str) -> str:
+    """The block of the guide that begins so."""
+    found = re.search(rf"^    {re.escape(first)}(?:.*\n(?:    .*\n)*)", GUIDE, re.MULTILINE)
+    assert found is not None
+    return found[0]
+
+
+LAYOUT = msgspec.json.decode(shown("{"), type=Layout)
 RUN = Run(
     layout=LAYOUT,
     actions=(Arrive(label="a", prompt=tuple(range(1, 23))), Schedule(), Complete(), Schedule(), Complete()),
 )
 
 
-def with_rounding(source: str) -> str:
-    """The source with the finalised tokens of the hybrid coordinator rounded down to the scheduler block."""
-    hybrid = source.index("class HybridKVCacheCoordinator")
-    pattern = r"self\._align_cacheable\(\s*(\w*finalized\w*)\s*\)"
-    edited, count = re.subn(pattern, r"\1 // self.scheduler_block_size * self.scheduler_block_size", source[hybrid:])
-    assert count == 1
-    return source[:hybrid] + edited
-
-
 @pytest.fixture(scope="module")
 def mutant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    tree = tmp_path_factory.mktemp("rounded") / "tree"
-    shutil.copytree(release(VERSION).root, tree)
-    (tree / "vllm" / "_version.py").write_text(f'__version__ = "{VERSION}"\n', encoding="utf-8")
-    file = tree / COORDINATOR
-    file.write_text(with_rounding(file.read_text(encoding="utf-8")), encoding="utf-8")
-    worker = Watched(f"path:{tree}")
+    folder = tmp_path_factory.mktemp("rounded")
+    commands = shown("cp -r").replace(f"~/.cache/kvcheck/releases/{VERSION}", shlex.quote(str(release(VERSION).root)))
+    subprocess.run(["sh", "-ec", commands], cwd=folder, check=True)
+    worker = Watched(f"path:{folder / 'rounded'}")
     try:
         yield worker
     finally:

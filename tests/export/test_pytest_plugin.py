@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from releases import release
 
+from kvcheck.files import versioned, write_json
+from kvcheck.model.layout import Group, Layout
+
 ROOT = Path(__file__).parents[2]
 OWN = "def test_of_the_checkout():\n    pass\n"
 HEAVY = """
@@ -27,7 +30,18 @@ def session(folder: Path, *arguments: str, test: str = OWN) -> tuple[int, str]:
     """Exit status and output of a pytest session in a folder with one test."""
     (folder / "test_own.py").write_text(test, encoding="utf-8")
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    line = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "kvcheck.pytest_plugin", "--strict-markers"]
+    line = [
+        sys.executable,
+        "-P",
+        "-m",
+        "pytest",
+        "-q",
+        "-W",
+        "error",
+        "-p",
+        "kvcheck.pytest_plugin",
+        "--strict-markers",
+    ]
     environment = {**os.environ, "PYTHONPATH": paths, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environment.pop("KVCHECK_OUT", None)
     done = subprocess.run(
@@ -46,17 +60,44 @@ def test_a_session_that_does_not_ask_is_left_alone(tmp_path: Path) -> None:
 def test_the_machine_runs_beside_the_other_tests(tmp_path: Path) -> None:
     status, output = session(tmp_path, "--kvcheck-target=model", "--kvcheck-seconds=0.1", "--kvcheck-seed=1")
     assert status == 0, output
-    assert "2 passed" in output
-    told = re.search(r"^kvcheck: model: nothing broken in (\d+) runs, (\d+) actions, seed 1$", output, re.MULTILINE)
+    assert "1 passed, 1 undetermined" in output
+    told = re.search(
+        r"^kvcheck: undetermined: model: nothing broken in (\d+) runs, (\d+) actions, seed 1, "
+        r"but (\d+) of (\d+) situations that the layouts allow never came up: (.+)$",
+        output,
+        re.MULTILINE,
+    )
     assert told is not None
     assert int(told[1]) >= 10
     assert int(told[2]) >= 100
+    assert len(told[5].split(", ")) == int(told[3]) < int(told[4])
+
+
+def test_what_lies_in_the_current_folder_is_not_what_python_or_kvcheck_needs(tmp_path: Path) -> None:
+    (tmp_path / "random.py").write_text("raise SystemExit('not this one')\n")
+    (tmp_path / "kvcheck").mkdir()
+    (tmp_path / "kvcheck" / "__init__.py").touch()
+    status, output = session(tmp_path, "--kvcheck-target=model", "--kvcheck-seconds=0.1")
+    assert status == 0, output
+    assert "kvcheck: undetermined: model: nothing broken in" in output
+
+
+def test_a_machine_that_came_to_everything_has_passed(tmp_path: Path) -> None:
+    layout = Layout(
+        groups=(Group(kind="full", block_size=2),), num_blocks=30, max_model_len=16, token_budget=16, caching=False
+    )
+    write_json(tmp_path / "layout.json", versioned(layout))
+    options = ["--kvcheck-target=model", "--kvcheck-layout=layout.json", "--kvcheck-seconds=3", "--kvcheck-seed=1"]
+    status, output = session(tmp_path, *options)
+    assert status == 0, output
+    assert "2 passed" in output
+    assert re.search(r"^kvcheck: model: .*, in all \d+ situations that the layouts allow$", output, re.MULTILINE)
 
 
 def test_it_can_be_selected(tmp_path: Path) -> None:
     options = ["--kvcheck-target=model", "--kvcheck-seconds=0.1"]
     assert "1 passed, 1 deselected" in session(tmp_path, *options, "-k", "checkout")[1]
-    assert "1 passed, 1 deselected" in session(tmp_path, *options, "-m", "kvcheck")[1]
+    assert "1 deselected, 1 undetermined" in session(tmp_path, *options, "-m", "kvcheck")[1]
     collected = session(tmp_path, *options, "--collect-only")[1]
     assert "kvcheck[model]" in collected
 
@@ -103,13 +144,13 @@ def test_a_release_that_cannot_be_loaded_light_is_wrong_usage(tmp_path: Path) ->
 def test_a_time_is_a_number_above_zero(seconds: str, tmp_path: Path) -> None:
     status, output = session(tmp_path, f"--kvcheck-seconds={seconds}")
     assert status == 4
-    assert "--kvcheck-seconds: invalid" in output
+    assert f"--kvcheck-seconds: '{seconds}' is not a number of seconds above 0" in output
 
 
 def test_a_seed_is_not_below_zero(tmp_path: Path) -> None:
     status, output = session(tmp_path, "--kvcheck-seed=-1")
     assert status == 4
-    assert "--kvcheck-seed: invalid" in output
+    assert "--kvcheck-seed: '-1' is not a whole number of 0 or more" in output
 
 
 @pytest.mark.release

@@ -13,6 +13,7 @@ from selenium.webdriver import ActionChains, Chrome, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
+from selenium.webdriver.support.ui import WebDriverWait
 
 from kvcheck.engines.buckets import Bucket
 from kvcheck.engines.campaign import CampaignResult, Plan, Progress
@@ -152,9 +153,27 @@ def test_the_page_shows_what_the_recording_says(chrome: Chrome, broken_page: Pat
 
 def test_a_link_to_a_step(chrome: Chrome, long_page: Path) -> None:
     opened(chrome, long_page)
-    chrome.get(long_page.as_uri() + "#step=321")
+    chrome.get(long_page.as_uri() + "#step=321")  # in the page that is open
+    WebDriverWait(chrome, 5).until(lambda _: place(chrome) == "321 of 999")
     chrome.refresh()
     assert place(chrome) == "321 of 999"
+
+
+def test_several_broken_steps(chrome: Chrome, tmp_path: Path) -> None:
+    example = read_run(COUNTEREXAMPLES / SHARED)
+    result = judged(example)
+    (violation,) = result.violations
+    earlier = msgspec.structs.replace(violation, index=1, signature="an earlier one")
+    opened(chrome, written(tmp_path / "page.html", page_of(example, result, violations=(violation, earlier))))
+    assert place(chrome) == "1 of 5"
+    press(chrome, "n", "n")
+    assert place(chrome) == "5 of 5"
+    assert not at(chrome, "next-broken").is_enabled()
+    chrome.find_element(By.LINK_TEXT, "an earlier one").click()
+    WebDriverWait(chrome, 5).until(lambda _: place(chrome) == "1 of 5")
+    at(chrome, "next-broken").click()
+    assert place(chrome) == "5 of 5"
+    assert complaints(chrome) == []
 
 
 @pytest.mark.parametrize("folder", ["completion-reported-twice", "checkpoint-behind-partial-hit"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -57,18 +58,31 @@ def test_only_clean_campaigns_in_a_row_make_it_fixed() -> None:
 
 
 def test_an_update_counts_and_adds_and_changes_nobodys_words(tmp_path: Path) -> None:
-    before = Baseline(known=(entry("hits.skip a", clean=2), entry("hits.skip b", DAY - timedelta(days=9), 1)))
-    found = ["hits.skip a", "hits.skip c", "hits.skip c"]
-    after = updated(standings(before, found, missed=["hits.skip b"], whole=True, day=DAY), found, "found", DAY)
+    before = Baseline(
+        known=(entry("hits.skip a schedule", clean=2), entry("hits.skip b schedule", DAY - timedelta(days=9), 1))
+    )
+    found = ["hits.skip a schedule", "hits.skip c schedule", "hits.skip c schedule"]
+    after = updated(standings(before, found, missed=["hits.skip b schedule"], whole=True, day=DAY), found, "found", DAY)
     there, away, new = after.known
-    assert there == entry("hits.skip a", clean=0)
-    assert away == entry("hits.skip b", DAY - timedelta(days=9), clean=2)
-    assert (new.signature, new.reason, new.expires, new.clean_campaigns) == ("hits.skip c", "found", DAY + GRACE, 0)
+    assert there == entry("hits.skip a schedule", clean=0)
+    assert away == entry("hits.skip b schedule", DAY - timedelta(days=9), clean=2)
+    assert (new.signature, new.reason, new.expires, new.clean_campaigns) == (
+        "hits.skip c schedule",
+        "found",
+        DAY + GRACE,
+        0,
+    )
     write_baseline(tmp_path / "b.json", after)
     assert read_baseline(tmp_path / "b.json") == after
 
 
-WHOLE = {"signature": "hits.skip a", "reason": "why", "issue": "#1", "expires": "2026-03-31", "clean_campaigns": 0}
+WHOLE = {
+    "signature": "hits.skip a schedule",
+    "reason": "why",
+    "issue": "#1",
+    "expires": "2026-03-31",
+    "clean_campaigns": 0,
+}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +93,12 @@ WHOLE = {"signature": "hits.skip a", "reason": "why", "issue": "#1", "expires": 
         [{**WHOLE, "reason": " "}],
         [{**WHOLE, "clean_campaigns": -1}],
         [WHOLE, WHOLE],
-        [{**WHOLE, "signature": "hits.skipped a"}],
+        [{**WHOLE, "signature": "hits.skipped a schedule"}],
+        [{**WHOLE, "signature": "hits.skip"}],
+        [{**WHOLE, "signature": "hits.skip full"}],
+        [{**WHOLE, "signature": "hits.skip full schedule "}],
+        [{**WHOLE, "signature": "system.hang"}],
+        [{**WHOLE, "signature": " "}],
         [{name: WHOLE[name] for name in ("signature", "reason")}],
         {},
     ],
@@ -91,10 +110,25 @@ def test_files_that_cannot_be_right(tmp_path: Path, entries: Any) -> None:
         read_baseline(file)
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ({"known": []}, "missing required field `version`"),
+        ({"version": 1, "known": [{**WHOLE, "expires": "31.3.2026"}]}, "a day is written YYYY-MM-DD"),
+        ({"version": 1, "known": [{**WHOLE, "signature": "hits.skip"}]}, "'hits.skip' is no whole signature"),
+    ],
+)
+def test_what_is_wrong_is_told(tmp_path: Path, content: Any, told: str) -> None:
+    file = tmp_path / "b.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=re.escape(told)):
+        read_baseline(file)
+
+
 def test_what_may_be_left_out(tmp_path: Path) -> None:
     file = tmp_path / "b.json"
     file.write_text(json.dumps({"version": 1, "known": [{k: WHOLE[k] for k in ("signature", "reason", "expires")}]}))
-    assert read_baseline(file).known == (msgspec.structs.replace(entry("hits.skip a"), issue=""),)
+    assert read_baseline(file).known == (msgspec.structs.replace(entry("hits.skip a schedule"), issue=""),)
     assert read_baseline(tmp_path / "none.json", may_be_missing=True) == Baseline()
     with pytest.raises(InputError):
         read_baseline(tmp_path / "none.json")

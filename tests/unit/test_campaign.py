@@ -18,6 +18,7 @@ from kvcheck.engines.findings import Findings, folder_name
 from kvcheck.engines.judging import RunResult
 from kvcheck.engines.seeds import seed_of_run
 from kvcheck.engines.tally import MOST_UNDETERMINED, Tally
+from kvcheck.engines.worker_protocol import Shrunk
 from kvcheck.engines.workers import Limits
 from kvcheck.files import Stated, expected_verdicts, read_run, stated_of, stated_signature
 from kvcheck.invariants.registry import Violation
@@ -146,6 +147,62 @@ def test_a_run_that_is_found_while_another_is_given_up_is_not_deleted_with_it(
     assert all(reported.file.is_file() for reported in one._buckets.all())
     one._buckets.sort(violation, run_of("d"), 2)
     assert read_run(one._buckets.all()[0].file) == run_of("d")
+
+
+def breaks(*names: str) -> RunResult:
+    violations = tuple(Violation("system.exception", "crash", "x", f"system.exception {name}", 0) for name in names)
+    trace = Trace(target=TargetInfo(spec="toy"), run=run_of("a"), promises=Promises(), observations=())
+    return RunResult(violations=violations, trace=trace)
+
+
+def test_all_that_a_replayed_run_shows_is_found(tmp_path: Path) -> None:
+    one = campaign(tmp_path)
+    for name in "abe":
+        one._buckets.sort(breaks(name).violations[0], run_of(name), 7)
+    bucket = one._buckets.take("found", "confirming")
+    assert bucket is not None
+    bucket.run = run_of("short")
+    one._confirm(Mock(judge=Mock(side_effect=[breaks("a", "b", "c"), breaks("a", "b", "c", "d")])), bucket)
+    found = {bucket.signature[-1]: bucket for bucket in one._buckets.all()}
+    assert {name: (b.state, b.confirmed) for name, b in found.items()} == {
+        "a": ("confirmed", True),
+        "b": ("shown", True),
+        "c": ("shown", True),
+        "d": ("found", False),  # one of two replays has shown it
+        "e": ("found", False),
+    }
+    assert all(found[name].run == read_run(found[name].file) == run_of("short") for name in "abcd")
+    assert (found["c"].index, found["c"].trace) == (7, breaks("a").trace)
+
+
+@pytest.mark.parametrize(("again", "kept"), [("c", "shorter"), ("x", "short")])
+def test_what_was_replayed_is_shrunk_last_and_stays_confirmed(again: str, kept: str, tmp_path: Path) -> None:
+    one = campaign(tmp_path)
+    one._clock.end_search()
+    one._buckets.sort(breaks("c").violations[0], run_of("short"), 7, state="shown")
+    one._buckets.sort(breaks("a").violations[0], run_of("a"), 8)
+    shrunk = Mock(shrink=Mock(return_value=Shrunk(run_of("shorter"))), judge=Mock(side_effect=[breaks("a")] * 2))
+    for _ in range(2):  # what was not replayed is shrunk and replayed
+        task = one._choose_task()
+        assert task is not None
+        task(shrunk)
+    task = one._choose_task()
+    assert task is not None
+    confirmed = {bucket.signature[-1]: bucket for bucket in one._buckets.all()}
+    assert confirmed["a"].state == "confirmed"
+    assert confirmed["c"].confirmed  # even if there is no time for more
+    task(Mock(shrink=Mock(return_value=Shrunk(run_of("shorter"))), judge=Mock(side_effect=[breaks(again)] * 2)))
+    assert confirmed["c"].state == "confirmed"
+    assert confirmed["c"].run == read_run(confirmed["c"].file) == run_of(kept)
+
+
+def test_what_is_known_and_was_replayed_is_left_as_it_is(tmp_path: Path) -> None:
+    known = breaks("a").violations[0]
+    one = campaign(tmp_path, known=frozenset((known.signature,)))
+    one._clock.end_search()
+    one._buckets.sort(known, run_of("a"), None, state="shown")
+    assert one._choose_task() is None
+    assert one._buckets.waiting() == 0
 
 
 def test_a_worker_that_dies_does_not_end_the_campaign(tmp_path: Path, labels: Any) -> None:

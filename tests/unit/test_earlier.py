@@ -100,7 +100,7 @@ def test_a_redis_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     monkeypatch.undo()
     database = open_database(["redis://127.0.0.1:1/0"], tmp_path)
     assert stored_in(database, name)[0] == []
-    assert "cannot be read" in database.error
+    assert "cannot be read" in database.unread["redis://127.0.0.1:1/0"]
 
 
 def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -184,6 +184,13 @@ def test_a_place_that_fails_keeps_no_other_from_being_read_and_written(tmp_path:
     assert database.error.startswith("redis://127.0.0.1:1/0: cannot be written")
     assert set(kept_in(open_database([str(tmp_path / "d")], tmp_path))) == {"a", "b"}
     assert {one.signature for one in stored_in(database, name)[0]} == {"a", "b"}
+
+
+def test_each_place_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    places = ["redis://127.0.0.1:1/0", "redis://127.0.0.1:1/1"]
+    found, complaints = stored_in(open_database(places, tmp_path), family("toy", "random", "scheduler"))
+    assert found == []
+    assert [text.partition(": ")[0] for text in complaints] == places
 
 
 @pytest.mark.parametrize("place", ["", "github:", "github:o", "github:o/r/a/b", "ftp://x", __file__])

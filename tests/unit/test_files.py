@@ -20,6 +20,7 @@ from kvcheck.files import (
     read_layout,
     read_run,
     read_run_or_trace,
+    require_apart,
     require_writable,
     run_text,
     stated_of,
@@ -176,12 +177,24 @@ def test_what_cannot_be_written_is_known_beforehand(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "file" / "x.json"):
         with pytest.raises(InputError):
             require_writable(path)
+    with pytest.raises(InputError, match="it is a folder"):
+        require_writable(Path("/"))
+    with pytest.raises(InputError, match="only --json goes to stdout"):
+        require_writable(Path("-"))
     with pytest.raises(InputError, match="File name too long"):
         require_writable(tmp_path / ("x" * 300))
     if Path("/proc").is_dir():  # takes no files, and who may do all is told that it does
         with pytest.raises(InputError):
             require_writable(Path("/proc/x.json"))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_no_file_is_written_twice(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "x.json")
+    require_apart(tmp_path / "x.json", None, str(tmp_path / "y.json"), None, os.devnull, Path(os.devnull))
+    for other in (tmp_path / "x.json", str(tmp_path / "a" / ".." / "x.json"), tmp_path / "link"):
+        with pytest.raises(InputError, match="two options name it"):
+            require_apart(tmp_path / "x.json", other)
 
 
 def test_a_file_is_replaced_in_its_folder_and_added_to_where_it_is(

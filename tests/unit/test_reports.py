@@ -22,13 +22,14 @@ from kvcheck.engines.tally import Undetermined
 from kvcheck.files import json_text
 from kvcheck.invariants.registry import Violation, all_invariants
 from kvcheck.model.actions import Arrive
-from kvcheck.model.observation import TargetInfo
+from kvcheck.model.observation import Failure, TargetInfo
 from kvcheck.report.campaign_json import campaign_report
 from kvcheck.report.describe import action_text
 from kvcheck.report.junit import junit_report
 from kvcheck.report.pages.campaign import campaign_page
 from kvcheck.report.sarif import SOMEWHERE, sarif_report
 from kvcheck.report.summary import summary_report
+from kvcheck.report.verdict import account_of
 from kvcheck.targets.places import Place
 
 KNOWN = Known(signature="known one", reason="why", issue="#7", expires=date(2026, 3, 31))
@@ -91,6 +92,17 @@ def test_junit() -> None:
     assert "kvcheck replay" in found["new one"].text or "could not be written" in found["new one"].text
     assert found["new one"].text.startswith("new one")
     assert found["known one"].message == "known: why, #7, excused until 2026-03-31"
+
+
+def test_no_two_cases_of_junit_have_one_name() -> None:
+    texts = ["never-reached: a: what", "never-reached: b: what", "worker-died: x", "worker-died: y"]
+    items = [Undetermined(code=code, message=message) for code, _, message in (text.partition(": ") for text in texts)]
+    assert list(kinds(result_of(undetermined=tuple(items)))) == [
+        "undetermined: never-reached: a",
+        "undetermined: never-reached: b",
+        "undetermined: worker-died",
+        "undetermined: worker-died (2)",
+    ]
 
 
 def test_junit_has_times_of_few_digits() -> None:
@@ -279,9 +291,20 @@ def test_a_run_that_could_not_be_written_is_not_to_be_replayed() -> None:
 
 
 def test_a_page_tells_known_failures_from_others() -> None:
-    _, new, old = campaign_page(result_of(NEW, OLD), [], {}).split('<td class="wrong"')
-    assert "known: no failure of this campaign" not in new
-    assert "known: no failure of this campaign" in old
+    back = Standing(msgspec.structs.replace(KNOWN, signature="fixed|one"), State.FIXED, 3)
+    page = campaign_page(result_of(NEW, OLD), [], {}, [*STANDINGS, back], "b.json")
+    whole = " ".join(page.split())
+    new, old = whole.split("known one</b>")[0], whole.split("known one</b>", 1)[1]
+    excused = "known, and excused: it does not make the verdict violated (why, #7, excused until 2026-03-31)"
+    assert excused not in new
+    assert excused in old
+    assert "as b.json names them" in whole
+    assert "not seen in 3 clean campaigns: take it out of b.json" in whole
+    assert "Replayed first: 1 gone." in whole
+    assert "gone|one" in whole
+    alone = campaign_page(msgspec.structs.replace(result_of(NEW), earlier=()), [], {})
+    assert "Known failures" not in alone
+    assert "earlier campaigns" not in alone
 
 
 # ---- Markdown --------------------------------------------------------------------------------------------------------
@@ -303,8 +326,29 @@ def test_a_summary() -> None:
 
 
 @pytest.mark.parametrize(
+    ("state", "known", "told"),
+    [
+        ("confirmed", False, ""),
+        ("shown", False, ", no time to shrink it further"),
+        ("shown", True, ""),
+        ("shrinking", False, ", no time to shrink and replay it"),
+    ],
+)
+def test_what_there_was_no_time_for_is_told(state: Any, known: bool, told: str) -> None:
+    one = msgspec.structs.replace(NEW, state=state, known=known)
+    assert account_of(one, "toy").remark == f"4 times, first after 1.0 s{told}"
+
+
+def test_an_exception_without_a_message_ends_with_its_place() -> None:
+    failure = Failure(type="AssertionError", function="f", file="core/pool.py", line=12, message="")
+    assert str(failure) == "AssertionError in f (core/pool.py:12)"
+    assert str(msgspec.structs.replace(failure, message="why")) == "AssertionError in f (core/pool.py:12): why"
+
+
+@pytest.mark.parametrize(
     ("prompt", "told"),
     [
+        ((1,), "1 token (1)"),
         ((1, 2, 3), "3 tokens (1 2 3)"),
         (tuple(range(10, 58)), f"48 tokens ({' '.join(map(str, range(10, 58)))})"),
         (tuple(range(100)), f"100 tokens ({' '.join(map(str, range(48)))} ...)"),

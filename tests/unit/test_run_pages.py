@@ -110,7 +110,7 @@ def test_a_page_asks_for_nothing_from_elsewhere() -> None:
     example = read_run(FOLDERS[0])
     page = page_of(example, judged(example))
     assert "default-src 'none'" in page
-    assert re.findall(r"(?:src|href)=\"(?!data:)", page) == []
+    assert re.findall(r"(?:src|href)=\"(?!data:|#)", page) == []
     assert not re.search(r"https?://|@import|url\(", page)
 
 

@@ -208,6 +208,20 @@ def test_what_is_tried_in_vain_does_not_keep_the_other_ways_waiting() -> None:
     assert total(shrink(run, whole, SECONDS)) < 40
 
 
+def test_what_steps_say_of_a_request_goes_with_it() -> None:
+    """Even if there is no time to look for what else may go."""
+    said = Complete(accepted={"a": 1, "b": 2}, proposed={"b": 1})
+    begun = Run(
+        layout=layout_of(full(2)), actions=(Arrive(label="a", prompt=(1,)), Arrive(label="b", prompt=(1,)), said)
+    )
+    seen: list[Run] = []
+    shrink(begun, lambda run: seen.append(run) or False, 1.0)  # type: ignore[func-returns-value]
+    without = [run.actions[-1] for run in seen if {getattr(one, "label", "") for one in run.actions[:-1]} == {"a"}]
+    assert without[0] == Complete(accepted={"a": 1})
+    assert Complete(accepted={"b": 2}, proposed={"b": 1}) in [run.actions[-1] for run in seen if run.actions]
+    assert Complete(accepted={"a": 1, "b": 2}, proposed={"b": 1}) in [run.actions[-1] for run in seen if run.actions]
+
+
 def test_nothing_simpler_is_found_a_second_time() -> None:
     small = shrink(random_run(1), nine_tokens, SECONDS)
     assert shrink(small, nine_tokens, SECONDS) == small

@@ -26,9 +26,10 @@ from kvcheck.cli.options import (
 )
 from kvcheck.engines.comparison import Comparison, Plan
 from kvcheck.engines.measures import MEASURES, SECONDS, WORSE
-from kvcheck.files import require_writable, write_text
+from kvcheck.files import require_apart, require_writable, write_text
 from kvcheck.report.comparison import comparison_report, markdown, show_comparison
 from kvcheck.report.console import LINE_SECONDS, Screen
+from kvcheck.report.describe import counted
 from kvcheck.report.info import info_text
 from kvcheck.targets.errors import FORMS
 from kvcheck.targets.loading import describe
@@ -94,6 +95,7 @@ def command(
     infos = describe(base), describe(head)
     if markdown_file is not None:
         require_writable(Path(markdown_file), Path(layout))
+    require_apart(json_file, markdown_file)
     plan = Plan(
         base=base,
         head=head,
@@ -126,6 +128,6 @@ def _from_time_to_time(screen: Screen) -> Callable[[Comparison], None]:
         nonlocal last
         if time.monotonic() - last >= LINE_SECONDS:
             last = time.monotonic()
-            screen.line(f"{comparison.runs} runs, {comparison.paired} of them to the end on both")
+            screen.line(f"{counted(comparison.runs, 'run')}, {comparison.paired} of them to the end on both")
 
     return watch

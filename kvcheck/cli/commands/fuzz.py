@@ -30,12 +30,13 @@ from kvcheck.engines.afterwards import recordings
 from kvcheck.engines.buckets import Bucket
 from kvcheck.engines.campaign import Campaign, CampaignResult, Plan, Progress
 from kvcheck.engines.findings import ACCOUNT_FILE
-from kvcheck.files import InputError, OutputError, require_writable, write_text
+from kvcheck.files import InputError, OutputError, require_apart, require_writable, write_text
 from kvcheck.model.actions import Level
 from kvcheck.model.observation import TargetInfo
 from kvcheck.report.account import account_text, show_account
 from kvcheck.report.campaign_json import campaign_report
 from kvcheck.report.console import ProgressView, Screen
+from kvcheck.report.describe import counted
 from kvcheck.report.history import History
 from kvcheck.report.info import info_text
 from kvcheck.report.pages.campaign import write_campaign_pages
@@ -104,6 +105,7 @@ def command(
     if html_file is not None:
         require_extra()
         require_writable(html_file, Path(layout))
+    require_apart(json_file, html_file, ci.junit, ci.sarif, ci.summary, ci.baseline)
     if runs is not None and runs < shard[0]:
         raise InputError(
             f"--shard {shard[0]}/{shard[1]} has no part of --runs {runs}, which are those of all shards together"
@@ -142,7 +144,9 @@ def command(
     show_verdict(screen, result)
     whole &= job.write(screen, result)
     if html_file is not None:
-        whole &= written(lambda: write_campaign_pages(html_file, result, history.whole(), recordings(result)))
+        whole &= written(
+            lambda: write_campaign_pages(html_file, result, history.whole(), recordings(result), *job.standings)
+        )
     return final_status(result.verdict, whole)
 
 
@@ -150,14 +154,15 @@ def show_header(screen: Screen, plan: Plan, info: TargetInfo, layout: str) -> No
     """What is about to happen."""
     screen.line(f"target   {plan.spec}: {info_text(info)}")
     limits = [f"{plan.seconds:g} s"] if plan.seconds is not None else []
-    shard, runs = "", "runs"
+    shard, all_shards = "", ""
     if plan.shard[1] > 1:
-        shard, runs = f", shard {plan.shard[0]} of {plan.shard[1]}", "runs in all shards"
-    limits += [f"{count} {what}" for count, what in ((plan.runs, runs), (plan.actions, "actions")) if count]
+        shard, all_shards = f", shard {plan.shard[0]} of {plan.shard[1]}", " in all shards"
+    limits += [counted(plan.runs, "run") + all_shards] if plan.runs else []
+    limits += [counted(plan.actions, "action")] if plan.actions else []
     screen.line(f"layout   {layout}")
-    screen.line(f"seed     {plan.seed}{shard}, at most {' or '.join(limits)}, {plan.jobs} workers")
+    screen.line(f"seed     {plan.seed}{shard}, at most {' or '.join(limits)}, {counted(plan.jobs, 'worker')}")
     if plan.earlier:
-        screen.line(f"earlier  {len(plan.earlier)} failures, replayed first")
+        screen.line(f"earlier  {counted(len(plan.earlier), 'failure')}, replayed first")
 
 
 def work(screen: Screen, plan: Plan, *watchers: Callable[[Progress], None]) -> CampaignResult:

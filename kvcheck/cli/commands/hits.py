@@ -10,7 +10,7 @@ import click
 from kvcheck.cli.options import color_option, finish, json_option, layout_of, screen_for, target_option, written
 from kvcheck.engines.hit_map import BY_NAME, CASES, Case, Measured, Setup, question, room_of, tail_of
 from kvcheck.engines.watched import Watched
-from kvcheck.files import InputError, require_writable
+from kvcheck.files import InputError, require_apart, require_writable
 from kvcheck.layouts.changes import CHANGES, changed
 from kvcheck.model.layout import Layout
 from kvcheck.model.observation import TargetInfo
@@ -68,6 +68,7 @@ def command(
     if plot_file is not None:
         require_plots(plot_file)
         require_writable(plot_file, Path(layout))
+        require_apart(json_file, plot_file)
     if len({target, *compare}) <= len(compare):
         raise click.UsageError("--compare names a target twice, or the one that all are compared with")
     infos = {spec: describe(spec) for spec in (target, *compare)}

@@ -20,6 +20,7 @@ from kvcheck.files import (
     OutputError,
     one_line,
     read_run_or_trace,
+    require_apart,
     require_writable,
     run_file,
     stated_of,
@@ -89,6 +90,7 @@ def command(path: Path, target: str | None, record: Path | None, json_file: str 
     screen = screen_for(json_file, no_color, path)
     if record is not None:
         require_writable(record, path)
+        require_apart(json_file, record)
     if is_recording(path) and record is None:  # else it must be a run first
         return finished(screen, judged_live(path, target), json_file)
     found = read_run_or_trace(path)

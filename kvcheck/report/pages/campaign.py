@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 import kvcheck
+from kvcheck.engines.baseline import Standing
 from kvcheck.engines.buckets import Bucket
 from kvcheck.engines.campaign import CampaignResult, Progress
 from kvcheck.engines.findings import folder_name
@@ -21,6 +22,7 @@ from kvcheck.model.observation import Trace
 from kvcheck.report.account import how_to_reproduce
 from kvcheck.report.describe import layout_lines
 from kvcheck.report.info import info_text
+from kvcheck.report.known import earlier_text, known_text, standing_text
 from kvcheck.report.pages.charts import line_chart, stairs
 from kvcheck.report.pages.render import filled, is_ours
 from kvcheck.report.pages.run import RunPage, run_page
@@ -29,10 +31,16 @@ from kvcheck.targets.reference.target import is_model
 
 
 def write_campaign_pages(
-    file: Path, result: CampaignResult, history: Sequence[Progress], traces: Mapping[str, Trace]
+    file: Path,
+    result: CampaignResult,
+    history: Sequence[Progress],
+    traces: Mapping[str, Trace],
+    standings: Sequence[Standing] = (),
+    baseline: str = "",
 ) -> None:
     """The campaign's page, and in a folder beside it a page of each violation that was recorded (``traces``: by
-    signature). Pages of another campaign in that folder go.
+    signature). ``standings``: what it says of known failures, which are in the file ``baseline``. Pages of another
+    campaign in that folder go.
 
     Raises:
         OutputError: one of them cannot be written.
@@ -48,8 +56,8 @@ def write_campaign_pages(
         except InputError:
             continue  # it is too much for a page
         write_text(page, text)
-        pages[bucket.signature] = quote(f"{folder.name}/{page.name}")
-    write_text(file, campaign_page(result, history, pages))
+        pages[bucket.signature] = quote(f"{folder.name}/{page.name}") + f"#step={bucket.violation.index}"
+    write_text(file, campaign_page(result, history, pages, standings, baseline))
     _remove_others(folder, set(pages))
 
 
@@ -63,25 +71,33 @@ def _remove_others(folder: Path, signatures: set[str]) -> None:
 
 def _page_of(bucket: Bucket, trace: Trace, result: CampaignResult, back: str) -> str:
     violations = judge_trace(trace).violations
-    shown = any(violation.signature == bucket.signature for violation in violations)
+    own = [violation for violation in violations if violation.signature == bucket.signature]
+    others = [violation for violation in violations if violation not in own]
     return run_page(
         RunPage(
             run=trace.run,
             target=f"{result.plan.spec}: {info_text(result.info)}",
-            verdict="violated" if shown else "undetermined",
-            violations=violations,
+            verdict="violated" if own else "undetermined",
+            violations=(*own, *others),
             reproduce=how_to_reproduce(bucket.file, result.plan.spec),
             trace=trace,
-            why="" if shown else f"{bucket.signature}: not seen when the run was replayed for this page",
+            why="" if own else f"{bucket.signature}: not seen when the run was replayed for this page",
             needs=bucket.needs,
             back=quote(back),
         )
     )
 
 
-def campaign_page(result: CampaignResult, history: Sequence[Progress], pages: Mapping[str, str]) -> str:
+def campaign_page(
+    result: CampaignResult,
+    history: Sequence[Progress],
+    pages: Mapping[str, str],
+    standings: Sequence[Standing] = (),
+    baseline: str = "",
+) -> str:
     """A campaign as HTML. ``pages``: where the page of a violation's run is, by signature."""
     plan = result.plan
+    excuses = {one.entry.signature: known_text(one.entry) for one in standings}
     return filled(
         "campaign.html",
         title=f"kvcheck: {plan.spec}, seed {plan.seed}: {result.verdict}",
@@ -92,20 +108,24 @@ def campaign_page(result: CampaignResult, history: Sequence[Progress], pages: Ma
         bound=bound_text(result),
         remark=about_model(plan.spec) if is_model(plan.spec) else "",
         layout=["random"] if plan.layout is None else layout_lines(plan.layout),
-        buckets=[_entry(bucket, plan.spec, pages.get(bucket.signature, "")) for bucket in result.buckets],
+        buckets=[_entry(bucket, plan.spec, pages, excuses) for bucket in result.buckets],
+        known=[(one.state, one.entry.signature, standing_text(one, baseline)) for one in standings],
+        baseline=baseline,
+        earlier=earlier_text(result.earlier),
         witnesses=_bars(result.witnesses, {name: one.description for name, one in WITNESSES.items()}),
         kinds=_bars(result.actions_by_kind, {}),
         charts=_charts(history),
     )
 
 
-def _entry(bucket: Bucket, spec: str, page: str) -> dict[str, Any]:
+def _entry(bucket: Bucket, spec: str, pages: Mapping[str, str], excuses: Mapping[str, str]) -> dict[str, Any]:
     return {
         "bucket": bucket,
         "meaning": MEANING[Severity(bucket.violation.severity)],
-        "confirmed": bucket.state == "confirmed",
+        "confirmed": bucket.confirmed,
         "reproduce": how_to_reproduce(bucket.file, spec),
-        "page": page,
+        "page": pages.get(bucket.signature, ""),
+        "excuse": excuses.get(bucket.signature, ""),
     }
 
 

@@ -12,7 +12,7 @@ from kvcheck.invariants.moment import Moment
 from kvcheck.invariants.registry import Violation, all_invariants
 from kvcheck.model.actions import Action
 from kvcheck.model.observation import CacheView, RequestView, Tables, Trace
-from kvcheck.report.describe import action_text, event_text, outcome_text
+from kvcheck.report.describe import action_text, counted, event_text, outcome_text
 from kvcheck.report.pages.contents import Content, Contents
 from kvcheck.targets.recorded import RecordedSession
 
@@ -150,8 +150,7 @@ def _lines(moment: Moment) -> Iterator[str]:
     yield from (f"the worker cannot: {bad.label} {bad.text} (group {bad.group})" for bad in moment.bad)
     yield from (event_text(event) for event in moment.observation.log)
     if moment.observation.failure is not None:
-        failure = moment.observation.failure
-        yield f"{failure.type} in {failure.function} ({failure.file}:{failure.line}): {failure.message}"
+        yield str(moment.observation.failure)
 
 
 class _Picture:
@@ -181,7 +180,7 @@ class _Picture:
 def _maps_of(view: CacheView) -> dict[str, dict[Any, Any]]:
     keys: dict[int, list[str]] = {}
     for group, block, length, _ in sorted(view.keys):
-        keys.setdefault(block, []).append(f"group {group}, {length} tokens")
+        keys.setdefault(block, []).append(f"group {group}, {counted(length, 'token')}")
     return {
         "tables": dict(view.tables),
         "requests": {label: (request.status, _request_text(request)) for label, request in view.requests.items()},
@@ -192,7 +191,7 @@ def _maps_of(view: CacheView) -> dict[str, dict[Any, Any]]:
 
 
 def _request_text(request: RequestView) -> str:
-    text = f"{request.computed} of {request.known} tokens computed"
+    text = f"{request.computed} of {counted(request.known, 'token')} computed"
     return f"{text}, {request.in_flight} of them in flight" if request.in_flight else text
 
 

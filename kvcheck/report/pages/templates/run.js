@@ -5,6 +5,7 @@
 const film = JSON.parse(document.getElementById("film").textContent);
 const frames = film.frames;
 const find = (id) => document.getElementById(id);
+const counted = (count, what) => `${count} ${what}${count === 1 ? "" : "s"}`;
 
 // ---- states: what the bookkeeping was after each action -------------------------------------------------------------
 
@@ -306,14 +307,14 @@ function showTables() {
     const table = element("table", "", "tables", ...(lines.length ? lines : [element("tr", "", "", element("td", "no request has blocks", "quiet"))]));
     return [element("h3", `group ${group}: ${name}`), table];
   });
-  const note = element("p", "Left edge: whose tokens the block holds. Underlined: has a key. Bold: new in this step. –: nothing.", "quiet");
+  const note = element("p", "Left edge: whose tokens the block holds. Underlined: has a key. Bold: new in this step. Red frame: what was read there is not what should have been. –: nothing.", "quiet");
   find("tables").replaceChildren(...parts, note);
 }
 
 function showQueues() {
   const state = states[now], requests = Object.entries(state.requests);
   const shown = [["running", state.running.join(" ") || "nobody"], ["waiting", state.waiting.join(" ") || "nobody"],
-    ["free", `${state.free.length} blocks${state.free.length ? `, next ${state.free.slice(0, 24).join(" ")}` : ""}${state.free.length > 24 ? " ..." : ""}`]];
+    ["free", `${counted(state.free.length, "block")}${state.free.length ? `, next ${state.free.slice(0, 24).join(" ")}` : ""}${state.free.length > 24 ? " ..." : ""}`]];
   const lines = requests.map(([label, [status, text]]) => [label, `${status}, ${text}`]);
   find("queues").replaceChildren(...[...shown, ...lines].flatMap(([name, text]) => [element("dt", name), element("dd", text)]));
 }
@@ -361,12 +362,14 @@ function markAction() {
 // ---- moving ----------------------------------------------------------------------------------------------------------
 
 const firstBroken = frames.findIndex((frame) => frame.broken);
+const nextBroken = () => frames.findIndex((frame, step) => step > now && frame.broken);
 
 function show() {
   find("place").textContent = `${now} of ${frames.length - 1}`;
   find("slider").value = now;
   find("first").disabled = find("back").disabled = now === 0;
   find("next").disabled = find("last").disabled = now === frames.length - 1;
+  find("next-broken").disabled = nextBroken() < 0;
   showStep();
   showTables();
   showQueues();
@@ -411,6 +414,7 @@ const KEYS = {
   Home: () => go(0),
   End: () => go(frames.length - 1),
   b: () => firstBroken >= 0 && go(firstBroken),
+  n: () => nextBroken() >= 0 && go(nextBroken()),
   c: () => paint(MODES[(MODES.indexOf(mode) + 1) % MODES.length]),
 };
 
@@ -425,6 +429,7 @@ find("back").addEventListener("click", KEYS.ArrowLeft);
 find("next").addEventListener("click", KEYS.ArrowRight);
 find("last").addEventListener("click", KEYS.End);
 find("broken").addEventListener("click", KEYS.b);
+find("next-broken").addEventListener("click", KEYS.n);
 find("slider").addEventListener("input", (event) => go(Number(event.target.value)));
 find("mode").addEventListener("change", (event) => paint(event.target.value));
 overview.addEventListener("click", (event) => go(Math.floor((event.offsetX / overview.clientWidth) * frames.length)));
@@ -439,8 +444,14 @@ window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", sho
 find("slider").max = frames.length - 1;
 find("broken").disabled = firstBroken < 0;
 const never = film.blocks - 1 - rows.length;
-find("rows").textContent = never > 0 ? `${never} blocks that were never used are left out.` : "";
+find("rows").textContent = never > 0 ? `Left out: ${counted(never, "block")} never used.` : "";
 readTheme();
 showActions();
-const linked = /^#step=(\d+)$/.exec(location.hash);
-go(linked ? Number(linked[1]) : Math.max(0, firstBroken));
+
+/** The step that the address names; without one, the first broken step. */
+function goWhereLinked() {
+  const linked = /^#step=(\d+)$/.exec(location.hash);
+  go(linked ? Number(linked[1]) : Math.max(0, firstBroken));
+}
+window.addEventListener("hashchange", goWhereLinked);
+goWhereLinked();
