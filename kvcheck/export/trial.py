@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from kvcheck.engines.workers import environment_of_workers
 from kvcheck.export.found import Found
 
 TRIAL_SECONDS = 300.0
@@ -36,6 +37,7 @@ def _pytest(file: Path, found: Found) -> subprocess.CompletedProcess[str] | None
     light = ["--kvcheck-light", info.spec] if info.mode == "light" else []
     line = [
         sys.executable,
+        "-P",
         "-m",
         "pytest",
         "-q",
@@ -48,7 +50,7 @@ def _pytest(file: Path, found: Found) -> subprocess.CompletedProcess[str] | None
     ]
     try:
         return subprocess.run(  # noqa: S603  our own command
-            line, capture_output=True, text=True, check=False, timeout=TRIAL_SECONDS
+            line, env=environment_of_workers(), capture_output=True, text=True, check=False, timeout=TRIAL_SECONDS
         )
     except subprocess.TimeoutExpired:
         return None
