@@ -27,6 +27,8 @@ ARGS = (
     "-sc.method eagle3 -sc.num_speculative_tokens 3",
     "--disable-hybrid-kv-cache-manager",
 )
+REFUSED = ("does not run without the hybrid cache manager", "comes without, and the config names no layers of it")
+LEAST_DERIVED = 50
 DERIVE = """
     import json
     import sys
@@ -60,9 +62,12 @@ DERIVE = """
 
 
 def compared(spec: str, mode: str, *arguments: str) -> list[list[object]]:
-    """For each config and arguments: whether both have the same layout, and what the release's derivation remarks."""
+    """For each config and arguments, but for those that no server starts with: whether both have the same layout, and
+    what the release's derivation remarks."""
     told: list[list[object]] = json.loads(output_of(DERIVE, spec, mode, CONFIGS, *arguments).splitlines()[-1])
-    return told
+    refused = [str(one[2]) for one in told if isinstance(one[2], str)]
+    assert [why for why in refused if not any(known in why for known in REFUSED)] == []
+    return [one for one in told if not isinstance(one[2], str)]
 
 
 @pytest.mark.release
@@ -70,10 +75,8 @@ def compared(spec: str, mode: str, *arguments: str) -> list[list[object]]:
 def test_releases_make_the_groups_that_are_derived(version: str) -> None:
     release(version)
     told = compared(f"vllm=={version}", "light", *ARGS)
-    refused = [one for one in told if isinstance(one[2], str)]
-    assert all("does not run without the hybrid cache manager" in str(one[2]) for one in refused)
-    assert [one for one in told if one not in refused and (one[2] is not True or "alone" in str(one[3]))] == []
-    assert len(told) - len(refused) > 60
+    assert [one for one in told if one[2] is not True or "alone" in str(one[3])] == []
+    assert len(told) > LEAST_DERIVED
 
 
 @pytest.mark.release
@@ -89,7 +92,9 @@ def test_releases_say_the_same_of_heads_and_states(version: str) -> None:
 
 
 def configuration_classes() -> Any:
-    return pytest.importorskip("transformers.models.auto.configuration_auto").CONFIG_MAPPING
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("vLLM's dependencies are not installed: pip install 'kvcheck[vllm]'")
+    return importlib.import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
 
 
 def test_defaults_are_those_of_the_configuration_classes() -> None:

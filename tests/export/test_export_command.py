@@ -139,7 +139,7 @@ def test_tests_of_two_forms_have_two_names() -> None:
         ("def test_it():\n    pass\n", "the test passes there: what is broken does not show in what it asserts"),
         ("def test_it():\n    {}['x']\n", "the test fails for another reason: test_exported.py:2: KeyError: 'x'"),
         (
-            "import pytest\ndef test_it():\n    pytest.skip('no')\n",
+            "import pytest as p\ndef test_it():\n    p.skip('no')\n",
             "the test is skipped there: it cannot make the server",
         ),
         ("def test_it(\n", "the test cannot be run: "),

@@ -106,7 +106,7 @@ def test_a_redis_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
     monkeypatch.delitem(sys.modules, "hypothesis.extra.redis", raising=False)
-    with pytest.raises(InputError, match=r"kvcheck\[redis\]"):
+    with pytest.raises(InputError, match=r"the extra redis \(pip install"):
         open_database(["redis://localhost"], tmp_path)
 
 
