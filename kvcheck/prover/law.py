@@ -42,10 +42,9 @@ class Law:
     layouts: tuple[Layout, ...] = ()
     instance: str = ""
 
-    @property
-    def generality(self) -> str:
-        """For which numbers it is proved."""
-        return "; ".join(filter(None, (self.scope, self.sizes)))
+    def said_for(self, sizes: str) -> str:
+        """For which numbers it holds, if it does for these sizes of blocks."""
+        return "; ".join(filter(None, (self.scope, sizes)))
 
     def covers(self, faults: Sequence[str]) -> bool:
         """Whether it refutes one of these faults."""

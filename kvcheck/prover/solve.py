@@ -29,7 +29,7 @@ LIMIT, SYMBOLIC_LIMIT = 6_000_000, 4_000_000
 """For one question to Z3, in its own units of work, of which a core did one to five million a second: the answer does
 not depend on how busy the machine is. Less where sizes are symbolic, because easier numbers follow."""
 SMALL = 4
-"""Premises are met by numbers up to this first, if they can be: such are found a hundred times as fast."""
+"""Premises are met by numbers up to this first, if they can be: such are found faster (in one law a hundred times)."""
 
 
 class Result(StrEnum):
@@ -58,7 +58,7 @@ class Proof:
     @property
     def generality(self) -> str:
         """For which numbers it was proved, or refuted."""
-        return "; ".join(filter(None, (self.law.scope, self.sizes)))
+        return self.law.said_for(self.sizes)
 
 
 class Effort(NamedTuple):

@@ -64,7 +64,7 @@ def fuzz(folder: Path, target: str, *paths: object) -> dict[str, object]:
 @pytest.mark.release
 def test_an_installed_release_is_fuzzed_as_a_fetched_one(tmp_path: Path) -> None:
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
-        pytest.skip("vLLM's dependencies are not installed: pip install 'kvcheck[vllm]'")
+        pytest.skip("vLLM's dependencies are not installed: pip install '.[vllm]'")
     sources = release(VERSION, "full").root
     write_tree(tmp_path, METADATA)
     installed = fuzz(tmp_path, "vllm", tmp_path, sources)

@@ -83,7 +83,7 @@ def test_releases_make_the_groups_that_are_derived(version: str) -> None:
 @pytest.mark.parametrize("version", KNOWN_RELEASES)
 def test_releases_say_the_same_of_heads_and_states(version: str) -> None:
     if importlib.util.find_spec("torch") is None:
-        pytest.skip("vLLM's dependencies are not installed: pip install 'kvcheck[vllm]'")
+        pytest.skip("vLLM's dependencies are not installed: pip install '.[vllm]'")
     release(version, "full")
     told = compared(f"vllm=={version}", "full", *ARGS[:4])
     assert [one for one in told if one[2] is not True or "configuration code" in str(one[3])] == []
@@ -93,7 +93,7 @@ def test_releases_say_the_same_of_heads_and_states(version: str) -> None:
 
 def configuration_classes() -> Any:
     if importlib.util.find_spec("transformers") is None:
-        pytest.skip("vLLM's dependencies are not installed: pip install 'kvcheck[vllm]'")
+        pytest.skip("vLLM's dependencies are not installed: pip install '.[vllm]'")
     return importlib.import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
 
 

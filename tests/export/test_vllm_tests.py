@@ -126,7 +126,7 @@ def test_one_whose_layout_a_release_refuses_is_skipped_there(tmp_path: Path) -> 
 def test_they_say_the_same_with_the_whole_of_vllm(tmp_path: Path) -> None:
     """No plugin, no light loading: vLLM with its own dependencies, as in its repository."""
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
-        pytest.skip("vLLM's dependencies are not installed: pip install 'kvcheck[vllm]'")
+        pytest.skip("vLLM's dependencies are not installed: pip install '.[vllm]'")
     sources = release(FULL, "full").root
     for version in ("0.26.0", "0.31.0", FULL):
         release(version)

@@ -155,7 +155,7 @@ def test_no_test_is_switched_off() -> None:
     browser. What exported tests and the plugin say is none of ours."""
     found = lines_with(r"pytest\.(skip|xfail)\(|mark\.(skip|skipif|xfail)\b|importorskip\(")
     reasons = [place for place in found if not place.startswith(MAY_SKIP)]
-    assert [place for place in reasons if not re.search(r"pip install 'kvcheck\[vllm\]'", place)] == []
+    assert [place for place in reasons if not re.search(r"pip install '\.\[vllm\]'", place)] == []
 
 
 # ---- what the README tells people to type ----------------------------------------------------------------------------

@@ -437,7 +437,7 @@ COMPARE = """
 @pytest.mark.parametrize("version", KNOWN_RELEASES)
 def test_every_value_and_every_refusal_is_that_of_a_real_config(version: str) -> None:
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
-        pytest.skip("vLLM's dependencies are not installed: pip install 'kvcheck[vllm]'")
+        pytest.skip("vLLM's dependencies are not installed: pip install '.[vllm]'")
     release(version, "full")
     code = "import warnings; warnings.simplefilter('ignore')\n" + textwrap.dedent(COMPARE)
     assert int(output_of(code, f"vllm=={version}", PYTHONPATH=PROJECT).split()[-1]) > 30_000

@@ -22,7 +22,7 @@ def command(json_file: str | None) -> int:
             "law": one.id,
             "claim": one.claim,
             "rules": list(one.rules),
-            "scope": one.generality,
+            "scope": one.said_for(one.sizes),
             "refutes": list(one.refutes),
         }
         for one in laws

@@ -34,6 +34,8 @@ class ScriptedConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished_all_groups(self, request, block_ids):
         return self.server.finished(request, block_ids), None
 
+    # The worker's side, which nothing calls here.
+
     def start_load_kv(self, forward_context, **kwargs):
         raise NotImplementedError
 
